@@ -1,7 +1,7 @@
-"""The trainer of 2022: a function, run in two ranks, again and again.
+"""The trainer of 2022: one object that runs functions in two ranks, as often as you like.
 
-A program written for Ray Train of that time runs when its one import says hocket. The ranks start once, and each `run`
-calls the function in all of them; what comes back is a list, by rank.
+A program written for Ray Train of that time runs when its one import says hocket. The ranks start once. Each `run`
+calls the function in all ranks, and returns their results as a list, by rank.
 
     python examples/classic_trainer.py
 """
@@ -13,7 +13,7 @@ from hocket.train import Trainer
 
 
 def train_func(config: dict[str, Any]) -> list[int]:
-    """Stand in for a training loop: take note of each epoch."""
+    """Stand in for a training loop: record each epoch."""
     results = []
     for epoch in range(config.get("num_epochs", 3)):
         results.append(epoch)  # noqa: PERF402 (a loop trains here)

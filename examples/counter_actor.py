@@ -1,7 +1,7 @@
-"""State that tasks share: an actor keeps it.
+"""An actor that keeps state for several tasks.
 
-Tasks run in processes of their own and share no variables. Six tasks search parts of a range for primes, and each gives
-what it finds to one actor. The actor runs one call at a time, so its two lines need no lock.
+Tasks run in processes of their own and share no variables. Six tasks search parts of a range for primes, and report
+each prime to one actor. The actor runs one call at a time, so its two lines need no lock.
 
     python examples/counter_actor.py
 """
@@ -34,10 +34,10 @@ def is_prime(number: int) -> bool:
 
 @hocket.remote
 def search(start: int, stop: int, counter: Any, delay: float) -> int:
-    """Count the primes of [start, stop) in the actor, by their last digit; return how many there were."""
+    """Count the primes of [start, stop) in the actor, by their last digit; return their number."""
     time.sleep(delay)
     primes = [number for number in range(start, stop) if is_prime(number)]
-    # The call's result is awaited, so that everything is counted when this task is done.
+    # Wait for the calls, so that the actor has counted all primes when this task ends.
     hocket.get([counter.add.remote(f"ends in {prime % 10}") for prime in primes])
     return len(primes)
 

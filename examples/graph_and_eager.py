@@ -1,8 +1,7 @@
-"""A training step as a graph and step by step, side by side: torch.compile and jax.jit against the same code without
-them.
+"""A training step as a compiled graph and in eager mode: torch.compile and jax.jit against the same code without them.
 
-Each side trains the same small network on the same batch with plain gradient descent. What differs is who runs it:
-Python, operation by operation, or a program that was compiled once. Prints one table, and saves it as a chart.
+Each side trains the same small network on the same batch with plain gradient descent. In eager mode Python runs it,
+operation by operation; as a graph it is a program that was compiled once. Prints one table, and saves it as a chart.
 
     python examples/graph_and_eager.py --png graph_and_eager.png
 """
@@ -25,17 +24,17 @@ BATCH = 32
 LR = 0.1
 
 Step = Callable[[], float]
-"""Takes a step, waits until it is done, and returns the loss before it."""
+"""A function that takes a step, waits until the step is done, and returns the loss before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One framework's two ways."""
+    """The two steps of one framework."""
 
     eager: Step
     graph: Step
     graph_name: str
-    """What makes the graph."""
+    """The function that makes the graph."""
 
 
 def build_data() -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
@@ -49,7 +48,7 @@ def build_data() -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
 
 
 def build_torch() -> Side:
-    """PyTorch: the loss and its gradients are computed in one function, which torch.compile takes."""
+    """Build both steps in PyTorch. torch.compile takes the function that computes the loss."""
     import torch
 
     torch.set_num_threads(1)
@@ -79,7 +78,7 @@ def build_torch() -> Side:
 
 
 def build_jax() -> Side:
-    """JAX: the whole step is one function, which jax.jit takes."""
+    """Build both steps in JAX. jax.jit takes the whole step as one function."""
     os.environ.setdefault("PJRT_NPROC", "1")  # one thread, as above
     import jax
     import jax.numpy as jnp
@@ -110,23 +109,23 @@ def build_jax() -> Side:
 
 
 SIDES: Mapping[str, Callable[[], Side]] = {"PyTorch": build_torch, "JAX": build_jax}
-"""Another framework is another function here."""
+"""Add a function here to compare another framework."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What was measured of one side, in milliseconds."""
+    """The measured times of one side, in milliseconds."""
 
     name: str
     graph_name: str
     eager_ms: float
     graph_ms: float
     first_ms: float
-    """The first step of the graph, which compiles it."""
+    """The time of the graph's first step, which compiles it."""
 
 
 def measure(name: str, steps: int) -> Row:
-    """Time both ways in turns, so that other work on the machine meets both; return medians."""
+    """Time both steps in turns, so that other work on the machine slows both; return medians."""
     side = SIDES[name]()
     losses = [side.eager()]
     start = time.perf_counter()

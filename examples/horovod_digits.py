@@ -1,4 +1,4 @@
-"""A program for Horovod with one import changed: handwritten digits, with PyTorch.
+"""A Horovod program with one changed import: handwritten digits, with PyTorch.
 
 hocket run --nproc-per-node 2 examples/horovod_digits.py     # as horovodrun -np 2 did
 python examples/horovod_digits.py --num-workers 2            # or from a trainer, in any Python program
@@ -18,7 +18,7 @@ from hocket.train.torch import TorchTrainer
 
 
 def main(config: dict[str, int]) -> float:
-    """What every rank runs. Returns the accuracy on pictures that were not trained on."""
+    """Train in a rank; return the accuracy on pictures that were not trained on."""
     hvd.init()
     torch.manual_seed(hvd.rank())
     digits = datasets.load_digits()

@@ -1,7 +1,7 @@
-"""A step as a graph against the same step executed line by line, side by side: what ``tf.function`` saves.
+"""A step as a graph and the same step executed line by line: how much time ``tf.function`` saves.
 
-Both take turns, so that a change of the machine's mood touches both. The step is a plain one, of TensorFlow alone; in a
-KerasTrainer the graph also has the call that averages the gradients.
+Both steps take turns, so that other work on the machine slows both. The step uses TensorFlow alone; in a KerasTrainer
+the graph also contains the call that averages the gradients.
 
     python examples/keras_graph_and_eager.py
 """
@@ -17,7 +17,7 @@ import tensorflow as tf
 
 
 def build_step(width: int, depth: int) -> Callable[[Any, Any], Any]:
-    """Make a training step of a network of many small layers, where Python's share of the time is large."""
+    """Build a training step of a network with many small layers, where Python takes a large share of the time."""
     generator = tf.random.Generator.from_seed(0)
     weights = [tf.Variable(generator.normal((width, width)) / width**0.5) for _ in range(depth)]
 
@@ -34,7 +34,7 @@ def build_step(width: int, depth: int) -> Callable[[Any, Any], Any]:
 
 
 def measure(step: Callable[[Any, Any], Any], x: Any, y: Any, steps: int) -> float:
-    """Return milliseconds a step."""
+    """Return milliseconds per step."""
     start = time.perf_counter()
     for _ in range(steps):
         float(step(x, y))

@@ -1,11 +1,11 @@
-"""The Keras program of 2022: MultiWorkerMirroredStrategy in two ranks of the Trainer of that time.
+"""A Keras program of 2022: MultiWorkerMirroredStrategy in two ranks of the Trainer of that time.
 
-TensorFlow's own example for training on several workers, run by Ray Train's Trainer of 2022, whose name here is the
-same: a function makes the model under the strategy's scope and calls ``fit``; the Trainer sets TF_CONFIG, so that the
-ranks find each other. ``tf.keras`` is Keras 2 there (tf-keras), the last that has the strategy.
+This is TensorFlow's own example for training on several workers, run by Ray Train's Trainer of 2022; Hocket has it
+under the same name. A function makes the model in the strategy's scope and calls ``fit``. The Trainer sets TF_CONFIG,
+so that the ranks find each other. ``tf.keras`` is Keras 2 there (tf-keras), the last Keras that has the strategy.
 
-    python examples/keras_mnist_2022.py                     # MNIST-like digits made here
-    python examples/keras_mnist_2022.py --mnist mnist.npz   # the real ones, in Keras's file
+    python examples/keras_mnist_2022.py                     # generated pictures of MNIST's shape
+    python examples/keras_mnist_2022.py --mnist mnist.npz   # MNIST itself, in Keras's file
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from hocket.train import Trainer
 
 
 def build_reporter() -> Any:
-    """Make the callback that hands each epoch's numbers to the driver: of a class of TensorFlow's, so it is made
-    where that is imported."""
+    """Make the callback that reports each epoch's numbers to the driver. Its base class is TensorFlow's, so the class
+    is made where TensorFlow is imported."""
     import tensorflow as tf
 
     class Report(tf.keras.callbacks.Callback):  # type: ignore[misc]  # TensorFlow is not type-checked
@@ -34,7 +34,7 @@ def build_reporter() -> Any:
 
 
 def load_digits(path: str | None, count: int) -> tuple[Any, Any]:
-    """Return images of 28 by 28 and their labels: the file's, or drawings that are easy to tell apart."""
+    """Return images of 28 by 28 and their labels, from the file or generated so that they are easy to classify."""
     if path:
         with np.load(path) as file:
             images, labels = file["x_train"], file["y_train"]
@@ -77,7 +77,7 @@ def build_model() -> Any:
 
 
 def train_func(config: dict[str, Any]) -> dict[str, list[float]]:
-    """Train in one rank. MultiWorkerMirroredStrategy takes the ranks' parts of each global batch."""
+    """Train in one rank. MultiWorkerMirroredStrategy splits each global batch among the ranks."""
     import tensorflow as tf
 
     batch_size = config.get("batch_size", 64)
@@ -87,7 +87,7 @@ def train_func(config: dict[str, Any]) -> dict[str, list[float]]:
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     global_batch_size = batch_size * num_workers
     dataset = build_dataset(global_batch_size, config.get("mnist"), config.get("rows", 8960))
-    with strategy.scope():  # models and their variables are made in the scope
+    with strategy.scope():  # the model's variables must be made in the scope
         model = build_model()
     history = model.fit(
         dataset, epochs=epochs, steps_per_epoch=steps_per_epoch, callbacks=[build_reporter()], verbose=0

@@ -1,9 +1,9 @@
-"""Two Keras models with and without Hocket: how long the same rows take, as a table and as a chart.
+"""Two Keras models with and without Hocket: the time for the same rows, as a table and as a chart.
 
-The small one is LeNet on 28 by 28 pixels (44,426 parameters), the large one a network with two classes on 224 by 224
-(420,802). Each is trained on the same rows by one process that has the whole machine, and by two ranks with half of
-each batch. Which is faster depends on the model and the machine: a step must take longer than what two ranks spend on
-meeting.
+The small model is LeNet on 28 by 28 pixels (44,426 parameters). The large model has two classes of 224 by 224 pixels
+(420,802 parameters). One process with the whole machine trains each model, and then two ranks with half of each batch
+train it on the same rows. Which is faster depends on the model and the machine: ranks pay off if a step takes longer
+than their exchange.
 
     KERAS_BACKEND=torch python examples/keras_two_models.py --chart comparison.png
 """
@@ -42,7 +42,7 @@ def build_lenet() -> Any:
 
 
 def build_two_classes() -> Any:
-    """Make the network for photos of two kinds, with 896 + 18,496 + 401,410 parameters."""
+    """Make the network for two classes of photos, with 896 + 18,496 + 401,410 = 420,802 parameters."""
     layers = keras.layers
     return keras.Sequential(
         [
@@ -62,7 +62,7 @@ MODELS = {"lenet": (build_lenet, (28, 28, 1), 10), "two_classes": (build_two_cla
 
 
 def make_rows(name: str, count: int) -> tuple[Any, Any]:
-    """Return images that are noise about one of a few patterns, and which."""
+    """Return images, each one of a few patterns plus noise, and the numbers of their patterns."""
     _, shape, num_classes = MODELS[name]
     generator = np.random.default_rng(0)
     patterns = generator.normal(size=(num_classes, *shape)).astype("float32")
@@ -78,7 +78,7 @@ def compile_model(name: str) -> Any:
 
 
 def measure(model: Any, data: dict[str, Any], epochs: int) -> dict[str, float]:
-    """Train an epoch to warm up, then some that count; return seconds an epoch and what was reached."""
+    """Train one epoch to warm up, then `epochs` more; return seconds per epoch, accuracy and number of parameters."""
     model.fit(**data, epochs=1, verbose=0)
     start = time.perf_counter()
     history = model.fit(**data, epochs=epochs, verbose=0).history
@@ -87,13 +87,13 @@ def measure(model: Any, data: dict[str, Any], epochs: int) -> dict[str, float]:
 
 
 def train_alone(name: str, rows: int, batch_size: int, epochs: int) -> dict[str, float]:
-    """Do it without Hocket."""
+    """Train without Hocket."""
     x, y = make_rows(name, rows)
     return measure(compile_model(name), {"x": x, "y": y, "batch_size": batch_size}, epochs)
 
 
 def train_func(config: dict[str, Any]) -> dict[str, float]:
-    """Do it in a rank. The same lines, but for two."""
+    """Train in a rank. Only two lines are different: `prepare_model` and `prepare_arrays`."""
     x, y = make_rows(config["name"], config["rows"])
     model = prepare_model(compile_model(config["name"]))
     size = train.get_context().get_world_size()

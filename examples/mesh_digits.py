@@ -1,8 +1,8 @@
 """Handwritten digits on a mesh of 8 virtual devices, from the ground up: dense layers of mesh variables, and Adam.
 
-A perceptron 784-700-500-10, whose layers say how their weights are spread. All else follows: each batch is cut along
-the axis "batch", every device computes its part, and sums travel where they must. With the default mesh each device has
-all weights (data parallel). Another mesh and other layouts, and nothing else, make it tensor parallel as well:
+The model is a perceptron 784-700-500-10, and its layers say how their weights are spread. Everything else follows from
+that: each batch is cut along the axis "batch", every device computes its part, and XLA adds up the sums. With the
+default mesh each device has all weights (data parallel). With another mesh the same code is tensor parallel as well:
 
     python examples/mesh_digits.py
     python examples/mesh_digits.py --mesh batch=2 model=4
@@ -25,11 +25,11 @@ from hocket.mesh import UNSHARDED, DVariable, Layout, LayoutMap, Mesh
 BATCH_SIZE = 128
 SIZES = (784, 700, 500, 10)
 SPECS = (([UNSHARDED, "model"]), (["model", UNSHARDED]), ([UNSHARDED, UNSHARDED]))
-"""Of each layer: the first is cut by columns and the second by rows, so between them nothing is put together."""
+"""How each layer's kernel is cut: the first by columns and the second by rows, so no gather is needed between them."""
 
 
 class Dense:
-    """A layer. The bias is spread as the weights' columns are."""
+    """A dense layer. The bias is spread as the columns of the weights are."""
 
     def __init__(self, number: int, layout: Layout) -> None:
         shape = (SIZES[number], SIZES[number + 1])
@@ -60,14 +60,14 @@ class Perceptron:
         return self.layers[-1](x)
 
     def compute_loss(self, x: Any, y: Any) -> Any:
-        """The cross entropy."""
+        """Return the cross entropy."""
         scores = jax.nn.log_softmax(self(x).native)
         return -jnp.take_along_axis(scores, y.native[:, None], axis=1).mean()
 
 
 class Adam:
-    """D. Kingma and J. Ba, "Adam: A Method for Stochastic Optimization", 2015. Its averages are spread as what they are
-    averages for."""
+    """The optimizer of D. Kingma and J. Ba, "Adam: A Method for Stochastic Optimization", 2015. Its averages are spread
+    as their variables are."""
 
     def __init__(self, variables: Sequence[DVariable], rate: float = 1e-3) -> None:
         self.rate, self.beta_1, self.beta_2, self.epsilon = rate, 0.9, 0.999, 1e-7
@@ -88,7 +88,7 @@ class Adam:
 
 
 def load_digits() -> tuple[Any, Any]:
-    """1,797 real digits of 8 x 8 pixels, drawn larger: 28 x 28, as the reference's."""
+    """Return 1,797 real digits of 8 x 8 pixels, enlarged to the 28 x 28 of the reference, and their labels."""
     digits = datasets.load_digits()
     larger = np.kron(digits.images / 16, np.ones((3, 3)))
     images = np.pad(larger, ((0, 0), (2, 2), (2, 2))).reshape(-1, 784)
@@ -97,14 +97,14 @@ def load_digits() -> tuple[Any, Any]:
 
 
 def batch(images: Any, labels: Any, grid: Mesh) -> Iterator[Any]:
-    """Batches whose rows are cut along the axis "batch"."""
+    """Return batches whose rows are cut along the axis "batch"."""
     layouts = (Layout(["batch", UNSHARDED], grid), Layout(["batch"], grid))
     rows = zip(images, labels, strict=True)
     return iter(mesh.DTensorDataset(rows, mesh=grid, layouts=layouts, global_batch_size=BATCH_SIZE))
 
 
 def train(grid: Mesh, epochs: int) -> tuple[Perceptron, list[list[float]]]:
-    """Return the model, and of each epoch the loss and the accuracy in training and in testing."""
+    """Return the model, and for each epoch loss and accuracy in training, then in testing."""
     axes = grid.dim_names
     specs = [[axis if axis in axes else UNSHARDED for axis in spec] for spec in SPECS]
     model = Perceptron([Layout(spec, grid) for spec in specs])

@@ -1,13 +1,14 @@
-"""A transformer on a mesh of 4 virtual devices, whose layout alone says which parallelism it has.
+"""A transformer on a mesh of 4 virtual devices. Only the layout decides which parallelism it has.
 
 As in Mesh TensorFlow (N. Shazeer et al., "Mesh-TensorFlow: Deep Learning for Supercomputers", 2018) each dim of each
-parameter has a name, and a layout says which of these names the axes of the mesh cut. The model and its training are
-written once, and learn the same with each layout: the characters of Python's own manual, which Python brings along.
+parameter has a name, and a layout says which of these names the axes of the mesh cut. The code of the model and of its
+training is the same for each layout, and so are the results. The model learns the text of the manual that comes with
+Python, character by character.
 
     python examples/mesh_transformer.py
     python examples/mesh_transformer.py --layout tensor
 
-    layout   cuts                                            which is
+    layout   cuts                                            parallelism
     one      nothing                                         a single device
     data     the batch                                       data parallel
     fsdp     the batch, and parameters along the same axis   fully sharded data parallel
@@ -35,7 +36,7 @@ from hocket.mesh import UNSHARDED, DVariable, Layout, LayoutMap, Mesh
 
 BATCH_SIZE = 32
 SIZES = {"characters": 96, "places": 64, "width": 64, "heads": 4, "size": 16, "hidden": 256}
-"""Of the dims of parameters, by name."""
+"""The sizes of the parameters' dims, by name."""
 
 BLOCK = {
     "scale_1": ("width",),
@@ -53,11 +54,11 @@ REST = {
     "scale": ("width",),
     "scores": ("width", "characters"),
 }
-"""The parameters of a block and those outside of blocks, and the names of their dims."""
+"""`BLOCK` has the parameters of a block, `REST` all others, each with the names of its dims."""
 
 MODEL_PARALLEL = {"heads": "model", "hidden": "model"}
 """M. Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019:
-what one layer cuts by columns the next cuts by rows, so each half of a block takes one sum."""
+each half of a block cuts one layer by columns and the next by rows, so it needs only one sum."""
 
 LAYOUTS: dict[str, tuple[dict[str, int], dict[str, str]]] = {
     "one": ({"data": 1}, {}),
@@ -66,13 +67,13 @@ LAYOUTS: dict[str, tuple[dict[str, int], dict[str, str]]] = {
     "tensor": ({"model": 4}, MODEL_PARALLEL),
     "2x2": ({"data": 2, "model": 2}, {"batch": "data", **MODEL_PARALLEL}),
 }
-"""The axes of the mesh, and which of them cuts which dim."""
+"""For each layout the axes of the mesh, and for each cut dim the axis that cuts it."""
 
 
 class Transformer:
     """A decoder that predicts the next character at each place.
 
-    The names of values end in their dims: b rows of the batch, p and q places, w width, h heads, s size of a head,
+    The names of values end with their dims: b rows of the batch, p and q places, w width, h heads, s size of a head,
     f hidden, c characters.
     """
 
@@ -87,7 +88,7 @@ class Transformer:
         self.weights = {name: DVariable(value, name=name) for name, value in spread.items()}
 
     def draw_weights(self) -> dict[str, Any]:
-        """Scales are 1; all else is random, and the smaller the more terms it sums up."""
+        """Return first weights. Scales are 1; the others are random, and smaller if an output sums more terms."""
         rng = np.random.default_rng(22)
         drawn = {}
         for name, dims in self.dims.items():
@@ -97,7 +98,7 @@ class Transformer:
         return {name: values.astype("float32") for name, values in drawn.items()}
 
     def compute_loss(self, rows: Any) -> Any:
-        """The cross entropy of each character, given those before it."""
+        """Return the mean cross entropy of each character, given the characters before it."""
         w = {name: one.native for name, one in self.weights.items()}
         text_bp, next_bp = rows.native[:, :-1], rows.native[:, 1:]
         x_bpw = self.spread(w["embedding"][text_bp] + w["positions"])
@@ -110,12 +111,12 @@ class Transformer:
         return -jnp.take_along_axis(scores_bpc, next_bp[..., None], axis=2).mean()
 
     def spread(self, x_bpw: Any) -> Any:
-        """Have a value between blocks cut as the batch is: parameters come to it, and not the other way round."""
+        """Cut a value between blocks as the batch is cut, so that parameters travel to it and not the reverse."""
         return mesh.copy_to_mesh(x_bpw, self.activations).native
 
 
 def attend(x_bpw: Any, block: Mapping[str, Any]) -> Any:
-    """Look at the places before each, with several heads."""
+    """Compute causal attention: each place attends to itself and the places before it, with several heads."""
     query_bphs, key_bphs, value_bphs = (
         jnp.einsum("bpw,whs->bphs", x_bpw, block[name]) for name in ("query", "key", "value")
     )
@@ -126,13 +127,13 @@ def attend(x_bpw: Any, block: Mapping[str, Any]) -> Any:
 
 
 def normalize(x_bpw: Any, scale_w: Any) -> Any:
-    """B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", 2019."""
+    """Normalize as in B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", 2019."""
     return scale_w * x_bpw / ((x_bpw**2).mean(-1, keepdims=True) + 1e-6) ** 0.5
 
 
 def load_text() -> Any:
-    """The manual's topics: numbers from 0 to 95, one for each character of ASCII that can be printed, and for an end of
-    line; other characters are question marks."""
+    """Return the manual's topics as numbers: 0 to 94 for ASCII's printable characters, 95 for a control character such
+    as a line end. Characters outside ASCII become question marks."""
     text = "\n".join(topics.topics[name] for name in sorted(topics.topics))
     codes = np.frombuffer(text.encode("ascii", "replace"), np.uint8).astype("int32")
     return np.where(codes < 32, 95, codes - 32)
@@ -163,7 +164,7 @@ def train(layout: str, blocks: int, steps: int, progress: Progress) -> tuple[Tra
 
 
 def draw(curves: Mapping[str, list[float]], path: Path) -> None:
-    """Draw the losses, each line thinner than the one below it, since they lie upon each other."""
+    """Draw the losses. Each line is thinner than the line below it, because they cover each other."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     for number, (layout, losses) in enumerate(curves.items()):

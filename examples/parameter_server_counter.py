@@ -1,5 +1,6 @@
-"""The counter of 2022's introduction to parameter servers: five closures add 1 to 5 to a variable on a server, which
-ends at 15.
+"""The counter of an introduction to parameter servers of 2022: five closures add 1 to 5 to a variable on a server.
+
+The counter ends at 15.
 
 python examples/parameter_server_counter.py local
 python examples/parameter_server_counter.py distributed
@@ -13,7 +14,7 @@ from hocket import ps
 
 
 def count_locally() -> int:
-    """Count in a number of this process."""
+    """Count in a variable of this process."""
     counter = 0
 
     def worker_fn(iterator: Iterator[int]) -> None:
@@ -27,7 +28,7 @@ def count_locally() -> int:
 
 
 def count_on_servers() -> int:
-    """Count in a variable on a server, which two workers add to."""
+    """Count in a variable on a server. Two workers add to it."""
     strategy = ps.ParameterServerStrategy(ps.Cluster(workers=2, servers=1))
     coordinator = ps.Coordinator(strategy)
     with strategy.scope():

@@ -1,14 +1,14 @@
 """TensorFlow's own parameter servers: a counter that must end at 15.
 
-Workers add what their data sets give to a variable that a server holds; the chief schedules the additions. It is the
-program that introduces ``tf.distribute.ParameterServerStrategy``, unchanged: chief, workers and servers are started
-here by the trainer, each with its TF_CONFIG.
+Workers add the items of their datasets to a variable on a server; the chief schedules the additions. The program is
+the usual introduction to ``tf.distribute.ParameterServerStrategy``, unchanged. Here the trainer starts chief, workers
+and servers, each with its TF_CONFIG.
 
     python examples/parameter_server_tensorflow.py                             # 1 worker, 1 server
     python examples/parameter_server_tensorflow.py --workers 2 --servers 2
 
-One worker's five steps take the numbers 1 to 5. Each of several workers has a data set of its own, so what five steps
-add up to depends on who takes them; there all numbers are 3, and the sum is 15 again.
+With one worker, five steps take the numbers 1 to 5. With several workers each has a dataset of its own, so the sum
+would depend on which worker takes which step. There all numbers are 3, and the sum is 15 again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hocket.train.tensorflow import ParameterServers, TensorflowTrainer
 
 
 def count(config: dict[str, Any]) -> None:
-    """Run in the chief."""
+    """Schedule the additions; runs in the chief."""
     import tensorflow as tf
 
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
@@ -36,7 +36,7 @@ def count(config: dict[str, Any]) -> None:
     @tf.function  # type: ignore[untyped-decorator]  # TensorFlow is not type-checked
     def worker_fn(
         iterator: object,
-    ) -> object:  # TensorFlow wants to find what an annotation names, and Any is not sent along
+    ) -> object:  # TensorFlow resolves annotations, and `Any` does not travel with the function
         counter.assign_add(next(iterator))  # type: ignore[call-overload]
         return counter.read_value()
 

@@ -1,20 +1,20 @@
-"""A recommender on parameter servers: tables of a million rows, learnt from a click log by workers that may die at any
-time.
+"""A recommender on parameter servers: tables of a million rows, learnt from a click log by workers that may die.
 
 The network is a small DLRM (M. Naumov et al., "Deep Learning Recommendation Model for Personalization and
-Recommendation Systems", 2019): a row for the user, one for the item, the mean of the rows of the item's tags, and four
-numbers that a perceptron makes a fourth row of; how well each two of the four agree goes into another perceptron, which
-says how probable a click is. The tables and both perceptrons' weights live on the servers, and the servers' Adagrad
-updates them. Workers pull what a batch needs, compute with PyTorch, JAX or Keras, and push gradients. There are no
-other differences between the frameworks than the three classes below.
+Recommendation Systems", 2019). It combines four rows: one for the user, one for the item, the mean of the rows of the
+item's tags, and one that a perceptron makes from four numbers. The products of each two of these rows go into another
+perceptron, which returns the probability of a click. The tables and the weights of both perceptrons live on the
+servers, and the servers' Adagrad updates them. Workers pull the rows of a batch, compute with PyTorch, JAX or Keras,
+and push gradients. The frameworks differ only in the three classes below.
 
-Users and items come as in life: a few often, most of them once or never. Users are hashed: their ids are any 64-bit
-numbers. What a user likes is planted, as a function of the ids, so it is known how good a recommender can be: its AUC
-is printed beside the best possible one.
+Users and items are distributed as in practice: a few appear often, most of them once or never. Users are hashed: their
+ids are any 64-bit numbers. The taste of a user is a known function of the ids. So the best possible AUC is known, and
+is printed beside the recommender's.
 
     python examples/recommender.py --framework jax
-    python examples/recommender.py --kill-every 0.5     # kill a worker or a server at random, twice a second: nothing
-    is lost, nothing is done twice
+    python examples/recommender.py --kill-every 0.5     # kill a worker or a server twice a second
+
+No push is lost or counts twice, even when processes are killed.
 """
 
 import argparse
@@ -40,15 +40,15 @@ NUM_NUMBERS = 4
 HIDDEN = 32
 ZIPF = 1.2
 AHEAD = 32
-"""How many steps are scheduled before the first of them has ended."""
+"""How many steps are scheduled ahead, so that no worker waits."""
 
 FIRST_TEST = 1 << 30
-"""Batches from this number on are for the test."""
+"""The number of the first batch of the test."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the command line says."""
+    """The options of the command line."""
 
     framework: str = "torch"
     num_workers: int = 2
@@ -69,13 +69,13 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of a training."""
+    """The results of a training."""
 
     auc: float
     best_auc: float
-    """That of the probabilities with which the clicks were drawn."""
+    """The AUC of the probabilities with which the clicks were drawn."""
     steps: int
-    """How many updates were applied."""
+    """The number of applied updates."""
     killed_workers: int
     killed_servers: int
     seconds: float
@@ -94,7 +94,7 @@ class Batch:
     numbers: Any
     labels: Any
     probabilities: Any
-    """Of a click; the model does not see them."""
+    """The probabilities of a click; the model does not see them."""
 
 
 def make_batch(settings: Settings, number: int) -> Batch:
@@ -108,20 +108,20 @@ def make_batch(settings: Settings, number: int) -> Batch:
     logits += plant(tags.reshape(-1), 3)[:, 0].reshape(tags.shape).mean(1)
     probabilities = 1 / (1 + np.exp(-logits))
     labels = (generator.random(settings.batch) < probabilities).astype(np.float32)
-    names = users.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)  # as if they were hashes of names
+    names = users.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)  # as if ids were hashes of names
     return Batch(names.view(np.int64), items, tags, numbers, labels, probabilities)
 
 
 def plant(ids: Any, seed: int) -> Any:
-    """Return four numbers for each id, that depend on nothing else."""
+    """Return four numbers for each id, which depend only on the id and the seed."""
     found = np.empty((len(ids), 4), np.float32)
     ps.Normal(seed=seed, stddev=1.0).fill(np.asarray(ids, np.int64), found)
     return found
 
 
 def compute_auc(labels: Any, scores: Any) -> float:
-    """Return how probable it is that a click is ranked above what was not clicked (Mann and Whitney's U), ties
-    counted as half."""
+    """Return the probability that a click is ranked above an item that was not clicked (Mann and Whitney's U). Ties
+    count as half."""
     unique, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
     clicks = int(labels.sum())
@@ -134,13 +134,13 @@ def compute_auc(labels: Any, scores: Any) -> float:
 
 
 def list_shapes(dim: int) -> list[tuple[int, ...]]:
-    """Weights and biases of the perceptron for numbers, and of the one that ends."""
+    """Return the shapes of weights and biases of both perceptrons: first that for the numbers, then the last."""
     layers = [(NUM_NUMBERS, HIDDEN), (HIDDEN, dim), (dim + 6, HIDDEN), (HIDDEN, 1)]
     return [shape for pair in layers for shape in (pair, pair[1:])]
 
 
 class TorchNetwork:
-    """Given weights, the rows [batch, 3, dim] and the numbers: logits, or a loss and its gradients."""
+    """The network in PyTorch: from weights, rows [batch, 3, dim] and numbers to logits, or to a loss and gradients."""
 
     def __init__(self, dim: int) -> None:
         import torch
@@ -175,7 +175,7 @@ class TorchNetwork:
 
 
 class JaxNetwork:
-    """The same with JAX."""
+    """The network in JAX."""
 
     def __init__(self, dim: int) -> None:
         import jax
@@ -207,7 +207,7 @@ class JaxNetwork:
 
 
 class KerasNetwork(JaxNetwork):
-    """The same with Keras on JAX: a model, called as a function of the weights that are given."""
+    """The network in Keras on JAX: a model, called as a function of weights."""
 
     def __init__(self, dim: int) -> None:
         os.environ["KERAS_BACKEND"] = "jax"
@@ -231,9 +231,9 @@ class KerasNetwork(JaxNetwork):
 
 NETWORKS: dict[str, Any] = {"torch": TorchNetwork, "jax": JaxNetwork, "keras": KerasNetwork}
 MODULES = {"torch": ("torch",), "jax": ("jax",), "keras": ("hocket.train.frameworks.keras_preloads.jax",)}
-"""What workers import.
+"""The modules that workers import.
 
-It is loaded once, in the process that they are forked from, so a worker that replaces another starts in a moment.
+They are loaded once, in the process from which workers are forked, so a worker that replaces another starts quickly.
 """
 
 
@@ -241,7 +241,7 @@ It is loaded once, in the process that they are forked from, so a worker that re
 
 
 class Killer:
-    """Kills a worker and a server in turn, at times that the settings say."""
+    """A killer of workers and servers, in turn, as often as the settings say."""
 
     def __init__(self, settings: Settings, strategy: Any, coordinator: Any) -> None:
         self.settings, self.strategy, self.coordinator = settings, strategy, coordinator
@@ -250,17 +250,17 @@ class Killer:
         self.next_time = time.monotonic() + (settings.kill_every or 0)
 
     def look(self, step: int) -> None:
-        """Kill one, if it is time; called after each step."""
+        """Kill a process if it is time; called after each step."""
         every, after = self.settings.kill_every, self.settings.kill_after
         if not ((every and time.monotonic() >= self.next_time) or (after and (step + 1) % after == 0)):
             return
         self.next_time = time.monotonic() + (every or 0)
         kind = min(self.killed, key=lambda kind: self.killed[kind])
-        while not self.kill(kind) and not self.coordinator.done():  # a worker that has nothing to do is not replaced
-            time.sleep(0.01)  # the one before it is just being replaced
+        while not self.kill(kind) and not self.coordinator.done():  # an idle worker is not replaced
+            time.sleep(0.01)  # the last killed process is still being replaced
 
     def kill(self, kind: str) -> bool:
-        """Kill one; return False if it was not there to be asked for its process, or has ended meanwhile."""
+        """Kill a process of this kind; return False if it was just away, or has ended in the meantime."""
         with contextlib.suppress(exceptions.ActorError, ProcessLookupError):
             os.kill(self.random.choice(self.list_pids(kind)), signal.SIGKILL)
             self.killed[kind] += 1
@@ -274,7 +274,7 @@ class Killer:
 
 
 def train(settings: Settings) -> Outcome:
-    """Train and test, in the session that is open."""
+    """Train and test, in the open session."""
     strategy = ps.ParameterServerStrategy(
         {"worker": settings.num_workers, "server": settings.num_servers},
         optimizer=ps.Adagrad(lr=settings.lr, initial_accumulator=0.001),
@@ -301,7 +301,7 @@ def train(settings: Settings) -> Outcome:
         return [users, items, tags], np.stack([users.expand(), items.expand(), tags.expand().mean(1)], 1)
 
     def step(network: Any, numbers: Any) -> float:
-        """What a worker does with a batch."""
+        """Compute the gradients of one batch in a worker, and push them."""
         batch = make_batch(settings, next(numbers))
         (users, items, tags), rows = pull(batch)
         loss, found, of_rows = network.differentiate(strategy.pull(weights), rows, batch.numbers, batch.labels)
@@ -341,9 +341,9 @@ def train(settings: Settings) -> Outcome:
 
 
 def follow(losses: Iterator[Any], settings: Settings) -> Iterator[float]:
-    """Wait for each closure's loss, in the order of scheduling, and show a smooth one.
+    """Yield each closure's loss, in the order of scheduling, and show a smoothed loss.
 
-    So many closures are scheduled ahead that no worker waits.
+    `AHEAD` closures are scheduled ahead, so that no worker waits.
     """
     ahead = collections.deque(itertools.islice(losses, AHEAD))
     with Progress(disable=settings.quiet, transient=True) as progress:

@@ -1,11 +1,11 @@
 """Searches over one network on scikit-learn's digits: by a grid, by Optuna, stopped early, and as a population.
 
-    python examples/search_digits.py            # learning rate and number of layers, by a grid and by chance
-    python examples/search_digits.py optuna     # by what earlier trials have shown
-    python examples/search_digits.py asha       # bad ones are stopped; each trial is a trainer with two workers
-    python examples/search_digits.py population # bad ones go on from good ones, with another learning rate
+    python examples/search_digits.py            # a grid of learning rates, and random numbers of layers
+    python examples/search_digits.py optuna     # proposals from the results of earlier trials
+    python examples/search_digits.py asha       # bad trials are stopped; each trial is a trainer with two workers
+    python examples/search_digits.py population # bad trials go on from good ones, with another learning rate
 
-Each prints its best trials, and writes the curves of all as `search_digits.png` if matplotlib is there.
+Each prints its best trials, and writes the curves of all trials as `search_digits.png` if matplotlib is installed.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def load_data() -> tuple[TensorDataset, TensorDataset]:
 
 
 def build_model(n_layers: int) -> torch.nn.Module:
-    """Return a perceptron with so many hidden layers of 32."""
+    """Return a perceptron with `n_layers` hidden layers of 32 units."""
     torch.manual_seed(0)
     sizes = [64, *[32] * n_layers]
     hidden = [
@@ -56,13 +56,13 @@ def train_epoch(model: torch.nn.Module, loader: Any, optimizer: torch.optim.Opti
 
 @torch.no_grad()
 def test(model: torch.nn.Module, rows: TensorDataset) -> float:
-    """Return which part of the digits is recognised."""
+    """Return the accuracy."""
     images, labels = rows.tensors
     return float((model(images).argmax(dim=1) == labels).float().mean())
 
 
 def objective(config: dict[str, Any]) -> dict[str, Any]:
-    """Train for three epochs; what it returns is the trial's report."""
+    """Train for three epochs; the return value is the trial's report."""
     torch.set_num_threads(1)
     rows, held = load_data()
     model = build_model(config["n_layers"])
@@ -73,7 +73,7 @@ def objective(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def train_on_ranks(config: dict[str, Any]) -> None:
-    """A training function of a trainer, which reports each epoch."""
+    """Train in a rank of a trainer, and report each epoch."""
     rows, held = load_data()
     model = prepare_model(build_model(config["n_layers"]))
     loader = prepare_data_loader(DataLoader(rows, batch_size=32, shuffle=True))
@@ -84,7 +84,7 @@ def train_on_ranks(config: dict[str, Any]) -> None:
 
 
 class Digits(tune.Trainable):
-    """A trial as a class, of which each step is an epoch, and whose state can be copied to another."""
+    """A trial as a class. Each step is an epoch, and another trial can copy its state."""
 
     def setup(self, config: dict[str, Any]) -> None:
         """Build the model."""
@@ -104,7 +104,7 @@ class Digits(tune.Trainable):
         torch.save(self.model.state_dict(), Path(checkpoint_dir, "model.pt"))
 
     def load_checkpoint(self, checkpoint: str) -> None:
-        """Read them."""
+        """Read the weights."""
         self.model.load_state_dict(torch.load(Path(checkpoint, "model.pt")))
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -114,7 +114,7 @@ class Digits(tune.Trainable):
 
 
 def build_tuner(kind: str, storage: str) -> tune.Tuner:
-    """Return one of the searches."""
+    """Return the search of one kind."""
     space: dict[str, Any] = {
         "lr": tune.grid_search([0.001, 0.01, 0.1]),
         "n_layers": tune.choice([1, 2, 3]),

@@ -1,7 +1,7 @@
-"""Searches over what differs from one framework to the next, on scikit-learn's digits.
+"""Searches with several frameworks, each with its own hyperparameters, on scikit-learn's digits.
 
-    python examples/search_frameworks.py strategies # one training function: how many workers, and how they agree
-    python examples/search_frameworks.py keras      # epochs that Keras reports, stopped early
+    python examples/search_frameworks.py strategies # one training function, with several strategies and world sizes
+    python examples/search_frameworks.py keras      # Keras reports epochs, and bad trials are stopped early
     python examples/search_frameworks.py jax        # a jitted step, with Optuna
     python examples/search_frameworks.py boosters   # scikit-learn and XGBoost, each with hyperparameters of its own
 
@@ -30,7 +30,7 @@ def load_data() -> tuple[Any, Any, Any, Any]:
 
 
 def train_with_torch(config: dict[str, Any]) -> None:
-    """A training function, the same for every strategy and number of workers."""
+    """Train in a rank; the function is the same for every strategy and number of workers."""
     import torch
 
     from hocket.train.torch import prepare_data_loader, prepare_model, prepare_optimizer
@@ -53,7 +53,7 @@ def train_with_torch(config: dict[str, Any]) -> None:
 
 
 def search_strategies(storage: str) -> tune.Tuner:
-    """Each trial fits a trainer of its own."""
+    """Return a search in which each trial fits a trainer of its own."""
     from hocket.train.torch import AllReduce, LocalSGD, TorchTrainer
 
     strategies = {"all-reduce": AllReduce(), "local": LocalSGD(sync_every=8)}
@@ -70,7 +70,7 @@ def search_strategies(storage: str) -> tune.Tuner:
         ).fit()
 
     return tune.Tuner(
-        tune.with_resources(fit, {"cpu": 0}),  # its workers hold CPUs
+        tune.with_resources(fit, {"cpu": 0}),  # the trainer's workers hold CPUs
         param_space={
             "lr": 0.1,
             "strategy": tune.grid_search(list(strategies)),
@@ -82,7 +82,7 @@ def search_strategies(storage: str) -> tune.Tuner:
 
 
 def train_with_keras(config: dict[str, Any]) -> None:
-    """Keras's own loop; a callback reports each epoch."""
+    """Train with Keras's own loop; a callback reports each epoch."""
     import keras
 
     from hocket.train.keras import ReportCheckpointCallback
@@ -105,7 +105,7 @@ def train_with_keras(config: dict[str, Any]) -> None:
 
 
 def search_keras(storage: str) -> tune.Tuner:
-    """What is worse than others after an epoch is stopped."""
+    """Return a search that stops trials which are worse than others after an epoch."""
     return tune.Tuner(
         train_with_keras,
         param_space={"lr": tune.loguniform(1e-4, 1e-1), "width": tune.choice([16, 64])},
@@ -117,7 +117,7 @@ def search_keras(storage: str) -> tune.Tuner:
 
 
 def train_with_jax(config: dict[str, Any]) -> dict[str, float]:
-    """Softmax regression; what it returns is its report."""
+    """Train a softmax regression; the return value is the trial's report."""
     import jax
     import jax.numpy as jnp
 
@@ -140,7 +140,7 @@ def train_with_jax(config: dict[str, Any]) -> dict[str, float]:
 
 
 def search_jax(storage: str) -> tune.Tuner:
-    """Optuna proposes; with `deterministic` the search is the same however many workers there are."""
+    """Return a search by Optuna; with `deterministic` it is the same for any number of workers."""
     return tune.Tuner(
         train_with_jax,
         param_space={"lr": tune.loguniform(1e-3, 1), "decay": tune.loguniform(1e-6, 1e-2)},
@@ -157,7 +157,7 @@ def search_jax(storage: str) -> tune.Tuner:
 
 
 def boost(config: dict[str, Any]) -> None:
-    """One of two libraries, with its own hyperparameters."""
+    """Train with one of two libraries, each with its own hyperparameters."""
     images, labels, test_images, test_labels = load_data()
     model = config["model"]
     if model["kind"] == "forest":
@@ -182,7 +182,7 @@ def boost(config: dict[str, Any]) -> None:
 
 
 def draw_model(spec: Any) -> dict[str, Any]:
-    """What is drawn depends on what was drawn before."""
+    """Draw hyperparameters for the kind of model that was drawn before."""
     rng = np.random.default_rng(spec.config.seed)
     if spec.config.kind == "forest":
         return {"kind": "forest", "trees": int(rng.integers(10, 100)), "depth": int(rng.integers(2, 12))}
@@ -190,7 +190,7 @@ def draw_model(spec: Any) -> dict[str, Any]:
 
 
 def search_boosters(storage: str) -> tune.Tuner:
-    """A space with conditions."""
+    """Return a search over a space with conditions."""
     return tune.Tuner(
         boost,
         param_space={

@@ -1,16 +1,15 @@
-"""Handwritten digits with the network 784-700-500-10, cut over the ranks: the layout says how, for PyTorch, JAX and
-Keras on JAX.
+"""Handwritten digits with the network 784-700-500-10, cut over the ranks by a layout: PyTorch, JAX and Keras on JAX.
 
-The same training functions as with one process. `Sharded` makes the ranks a mesh, and a layout says which weights are
-cut along which of its axes:
+The training functions are the same as for one process. `Sharded` makes the ranks a mesh, and a layout says which
+weights are cut along which axes of the mesh:
 
     python examples/sharded_digits.py --framework torch --layout data      # each rank has other rows
-    python examples/sharded_digits.py --framework jax --layout fully       # ... and a part of all weights
+    python examples/sharded_digits.py --framework jax --layout fully       # ... and a part of each weight
     python examples/sharded_digits.py --framework jax --layout tensor      # ranks share the hidden layers
-    python examples/sharded_digits.py --framework keras --layout fully     # the same in Keras 3, on JAX
-    python examples/sharded_digits.py --framework torch --layout 2x2       # both, with four ranks
+    python examples/sharded_digits.py --framework keras --layout fully     # the same with Keras 3, on JAX
+    python examples/sharded_digits.py --framework torch --layout 2x2       # rows and hidden layers, with four ranks
 
-All of them train the same weights, up to the order of sums. `--layout one` is one process without a strategy.
+All of them end with the same weights, up to the order of sums. `--layout one` is one process without a strategy.
 """
 
 import argparse
@@ -31,21 +30,21 @@ from hocket.train.strategies import Sharded
 
 SIZES = (784, 700, 500, 10)
 BATCH_SIZE, TRAINED = 128, 1408
-"""Rows of a step over all ranks; and of 1,797 how many are trained on."""
+"""The rows of a step over all ranks, and the number of rows in training, of 1,797."""
 
 CUTS: dict[str, dict[str, list[str]]] = {
     "jax": {"0/kernel": ["", "model"], "0/bias": ["model"], "1/kernel": ["model", ""]},
     "keras": {"net/up/kernel": ["", "model"], "net/up/bias": ["model"], "net/down/kernel": ["model", ""]},
     "torch": {"0.weight": ["model", ""], "0.bias": ["model"], "2.weight": ["", "model"]},
 }
-"""The first layer is cut by its outputs and the second by its inputs, so between them nothing is put together. PyTorch
+"""The first layer is cut by its outputs and the second by its inputs, so no gather is needed between them. PyTorch
 keeps a kernel transposed."""
 
 MESHES = {"data": {"data": 2}, "fully": {"data": 2}, "tensor": {"model": 2}, "2x2": {"data": 2, "model": 2}}
 
 
 def choose_strategy(framework: str, layout: str) -> Sharded | None:
-    """Return what `--layout` stands for."""
+    """Return the strategy for `--layout`; None for one process."""
     if layout == "one":
         return None
     rules = {name: [axis or mesh.UNSHARDED for axis in axes] for name, axes in CUTS[framework].items()}
@@ -57,7 +56,7 @@ def choose_strategy(framework: str, layout: str) -> Sharded | None:
 
 
 def load_digits() -> tuple[Any, Any]:
-    """1,797 real digits of 8 x 8 pixels, drawn larger: 28 x 28, as the reference's."""
+    """Return 1,797 real digits of 8 x 8 pixels, enlarged to the 28 x 28 of the reference, and their labels."""
     digits = datasets.load_digits()
     larger = np.kron(digits.images / 16, np.ones((3, 3)))
     images = np.pad(larger, ((0, 0), (2, 2), (2, 2))).reshape(-1, 784)
@@ -66,7 +65,7 @@ def load_digits() -> tuple[Any, Any]:
 
 
 def make_kernels() -> list[Any]:
-    """The layers' first weights, as inputs by outputs (Glorot's uniform)."""
+    """Return the layers' first weights, as inputs by outputs (Glorot's uniform)."""
     generator = np.random.default_rng(22)
     limits = {shape: (6 / sum(shape)) ** 0.5 for shape in itertools.pairwise(SIZES)}
     return [generator.uniform(-limit, limit, shape).astype("float32") for shape, limit in limits.items()]
@@ -76,7 +75,7 @@ def make_kernels() -> list[Any]:
 
 
 def train_jax(config: dict[str, Any]) -> list[Any]:
-    """Train; return the first layer's weights, and how much of all weights a rank has."""
+    """Train in JAX; return the first layer's weights, and the fraction of all weights that this rank holds."""
     import jax
     import jax.numpy as jnp
     import optax
@@ -119,14 +118,14 @@ def train_jax(config: dict[str, Any]) -> list[Any]:
         for batch, weights in held:
             accuracy.add(guess(params, batch[0]) == batch[1], weights)
         train.report({"epoch": epoch, "loss": float(np.mean(losses)), "accuracy": accuracy.compute()})
-    mesh.save(params, config["folder"])  # all ranks, each its parts
+    mesh.save(params, config["folder"])  # all ranks call it, and each writes its parts
     leaves = jax.tree.leaves(params)
     kept = sum(leaf.addressable_data(0).size for leaf in leaves) / sum(leaf.size for leaf in leaves)
     return [adapter.gather(params[0]["kernel"]), kept]
 
 
 def train_keras(config: dict[str, Any]) -> list[Any]:
-    """The same in Keras."""
+    """Train in Keras; return the same as `train_jax`."""
     import keras
 
     from hocket.train import keras as adapter
@@ -158,7 +157,7 @@ def train_keras(config: dict[str, Any]) -> list[Any]:
 
 
 def train_torch(config: dict[str, Any]) -> list[Any]:
-    """The same in PyTorch."""
+    """Train in PyTorch; return the same as `train_jax`."""
     import torch
     from torch import nn
     from torch.utils import data
@@ -200,7 +199,7 @@ def train_torch(config: dict[str, Any]) -> list[Any]:
     return [whole.detach().numpy().T.copy(), kept]
 
 
-# --- around them ------------------------------------------------------------------------------------------------------
+# --- the program around them ------------------------------------------------------------------------------------------
 
 
 def draw(history: list[dict[str, Any]], path: Path) -> None:
@@ -221,7 +220,7 @@ TRAINERS = {
 
 
 def main() -> None:
-    """Train, draw, and say how much each rank had."""
+    """Train, draw, and print the fraction of the weights that a rank held."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--framework", choices=sorted(CUTS), default="torch")
     parser.add_argument("--layout", choices=["one", *MESHES], default="fully")
@@ -231,7 +230,7 @@ def main() -> None:
     strategy = choose_strategy(arguments.framework, arguments.layout)
     count = 1 if strategy is None else strategy.world_size
     parts = 1 if strategy is None else strategy.locate_batch(0, count)[1]
-    os.environ["KERAS_BACKEND"] = "jax"  # the one on which Keras can spread a model
+    os.environ["KERAS_BACKEND"] = "jax"  # the only backend on which Keras can spread a model
     adapter = importlib.import_module(f"hocket.train.{arguments.framework}")
     name, function = TRAINERS[arguments.framework]
     trainer: Any = getattr(adapter, name)

@@ -1,8 +1,8 @@
 """A small convolutional network, trained on two workers: the parts of a training program, one after the other.
 
-The pictures are made up: a bright bar in noise, upright or lying, and the network tells which. What a program for one
-process needs to become this one: `prepare_model`, `prepare_data_loader` and `report` in the training function, and a
-trainer around it.
+The pictures are generated: each shows a bright bar in noise, upright or lying, and the network learns which. To make a
+program for one process into this one, add `prepare_model`, `prepare_data_loader` and `report` to the training function,
+and a trainer around it.
 
     python examples/train_convnet.py
 """
@@ -24,7 +24,10 @@ SIZE = 12
 
 
 def load_dataset() -> TensorDataset:
-    """Loaded in the training function, and not in the driver: what a configuration holds travels to every worker."""
+    """Return the pictures and their labels.
+
+    Call it in the training function, not in the driver: the values of a configuration travel to every worker.
+    """
     generator = torch.Generator().manual_seed(0)
     pictures = 0.3 * torch.randn(512, 1, SIZE, SIZE, generator=generator)
     labels = torch.randint(2, (512,), generator=generator)
@@ -34,7 +37,7 @@ def load_dataset() -> TensorDataset:
 
 
 def load_model() -> torch.nn.Module:
-    """Made in the training function too, for the same reason."""
+    """Build the model; called in the training function too, for the same reason."""
     return torch.nn.Sequential(
         torch.nn.Conv2d(1, 8, 5),
         torch.nn.ReLU(),
@@ -45,7 +48,7 @@ def load_model() -> torch.nn.Module:
 
 
 def train_func(config: dict[str, Any]) -> None:
-    """What every worker runs."""
+    """Train in a worker."""
     hocket.train.torch.enable_reproducibility()
     data_loader = DataLoader(load_dataset(), batch_size=config["batch_size"], shuffle=True)
     data_loader = hocket.train.torch.prepare_data_loader(data_loader)  # this worker's part, on its device
@@ -70,7 +73,7 @@ def train_func(config: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory() as temp_checkpoint_dir:
             module = getattr(
                 model, "module", model
-            )  # the model itself, whose names do not depend on the number of workers
+            )  # without the wrapper, names do not depend on the number of workers
             torch.save(module.state_dict(), os.path.join(temp_checkpoint_dir, "model.pt"))  # noqa: PTH118
             checkpoint = hocket.train.Checkpoint.from_directory(temp_checkpoint_dir)
             metrics = {"epoch": epoch, "loss": sum(losses) / len(losses), "accuracy": correct / total}

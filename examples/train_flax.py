@@ -1,8 +1,8 @@
 """Handwritten digits with Flax and Optax, on two workers.
 
-What a program for one process needs to become this one: `prepare_params`, `prepare_optimizer` and `prepare_arrays` in
-the training function, and a trainer around it. The step stays one jitted function; the average over the workers is a
-part of it.
+To make a program for one process into this one, add `prepare_params`, `prepare_optimizer` and `prepare_arrays` to the
+training function, and a trainer around it. The step stays one jitted function, and contains the average over the
+workers.
 
     python examples/train_flax.py
 """
@@ -43,18 +43,21 @@ class Network(nn.Module):
 
 
 def load_dataset() -> tuple[Any, Any]:
-    """Loaded in the training function, and not in the driver: what a configuration holds travels to every worker."""
+    """Return images and labels.
+
+    Call it in the training function, not in the driver: the values of a configuration travel to every worker.
+    """
     digits = datasets.load_digits()
     return (digits.data / 16).astype(np.float32), digits.target
 
 
 def train_func(config: dict[str, Any]) -> None:
-    """What every worker runs."""
+    """Train in a worker."""
     images, labels = load_dataset()
     loader = prepare_arrays((images[:1500], labels[:1500]), config["batch_size"])  # this worker's part
     tests = prepare_arrays((images[1500:], labels[1500:]), 64, shuffle=False, resume=False)
     model = Network()
-    shared, own = split_key(jax.random.key(0))  # the same first parameters in all workers, another dropout in each
+    shared, own = split_key(jax.random.key(0))  # all workers share the first parameters, each has its own dropout
     params = prepare_params(model.init(shared, images[:1], training=False))
     optimizer = prepare_optimizer(optax.adam(config["lr"]))  # averages the gradients first
     state = {"params": params, "optimizer": optimizer.init(params)}

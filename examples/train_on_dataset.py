@@ -1,8 +1,7 @@
-"""From Ray Train's tutorials, piece by piece: a training function, its configuration, two ways to bring data in, a
-model, and what is saved.
+"""The pieces of Ray Train's tutorials: training function, configuration, model, checkpoints, two ways to load data.
 
-What is written there with `ray` runs here with `hocket`. Their model is torchvision's resnet18; here it is a small
-convolutional network, so that the example needs torch alone.
+Names of `ray` in the tutorials are names of `hocket` here. The tutorials' model is torchvision's resnet18; here it is a
+small convolutional network, so that the example needs only torch.
 
     python examples/train_on_dataset.py
 """
@@ -28,21 +27,21 @@ NUM_CLASSES, SIZE = 2, 12
 
 
 def train_func() -> None:
-    """A training function. It loads what it needs itself: what is passed to it travels to every worker."""
+    """Load data and model in a worker. Values that are passed to a training function travel to every worker."""
     dataset = load_dataset()
     model = load_model()
     print(f"{len(dataset)} pictures, {sum(parameter.numel() for parameter in model.parameters())} parameters")
 
 
 def train_func_with_config(config: dict[str, Any]) -> None:
-    """One that is configured."""
+    """Read a configuration."""
     lr = config["lr"]
     num_epochs = config["num_epochs"]
     train.report({"lr": lr, "num_epochs": num_epochs})
 
 
 def load_dataset() -> TensorDataset:
-    """Pictures of a bright bar in noise, upright or lying."""
+    """Return pictures of a bright bar in noise, upright or lying."""
     generator = torch.Generator().manual_seed(0)
     pictures = 0.3 * torch.randn(128, 1, SIZE, SIZE, generator=generator)
     labels = torch.randint(NUM_CLASSES, (128,), generator=generator)
@@ -52,7 +51,7 @@ def load_dataset() -> TensorDataset:
 
 
 def load_model() -> torch.nn.Module:
-    """In the place of ``resnet18(num_classes=2)``."""
+    """Return a model that replaces ``resnet18(num_classes=2)``."""
     return torch.nn.Sequential(
         torch.nn.Conv2d(1, 8, 5),
         torch.nn.ReLU(),
@@ -66,11 +65,11 @@ def load_model() -> torch.nn.Module:
 
 
 def train_on_loader(config: dict[str, Any]) -> None:
-    """Reads a DataLoader, saves the model, and reports."""
+    """Train on a DataLoader, save the model, and report."""
     torch.manual_seed(0)
     data_loader = DataLoader(load_dataset(), batch_size=config["batch_size"], shuffle=True)
     data_loader = hocket.train.torch.prepare_data_loader(data_loader)  # this worker's part, on its device
-    model = hocket.train.torch.prepare_model(load_model())  # on its device too, its gradients averaged
+    model = hocket.train.torch.prepare_model(load_model())  # on the worker's device, its gradients averaged
     criterion = torch.nn.CrossEntropyLoss()
     optimizer = torch.optim.Adam(model.parameters(), lr=config["lr"])
     for epoch in range(config["num_epochs"]):
@@ -94,15 +93,15 @@ def train_on_loader(config: dict[str, Any]) -> None:
 # --- data: (2) a dataset ----------------------------------------------------------------------------------------------
 
 train_dataset = hocket.data.from_items([{"x": [x], "y": [2 * x]} for x in range(200)])
-"""[Step 1] Rows, in the driver."""
+"""[Step 1] The driver makes rows."""
 
 
 def train_on_dataset(config: dict[str, Any]) -> None:
-    """Reads the worker's part of a dataset: a line, whose slope it finds."""
+    """Train on the worker's part of a dataset: find the slope of a line."""
     torch.manual_seed(0)
     model = hocket.train.torch.prepare_model(torch.nn.Linear(1, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-    # [Step 3] The worker's own part.
+    # [Step 3] The worker gets its own part.
     train_data_shard = train.get_dataset_shard("train")
     train_dataloader = train_data_shard.iter_torch_batches(batch_size=config["batch_size"], dtypes=torch.float32)
     for epoch_idx in range(config["num_epochs"]):

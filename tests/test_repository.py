@@ -417,15 +417,24 @@ def test_prose_that_has_to_be_read_twice_is_found():
     ]
 
 
-def test_docstrings_whose_head_has_to_be_read_twice_are_found():
-    find = load_tool("prose")["find_docstring_faults"]
+def test_docstrings_and_comments_that_have_to_be_read_twice_are_found():
+    find = load_tool("prose")["find_python_faults"]
     program = (
-        '"""No sentence"""\nclass A:\n    """It is told.\n\n    Shall be.\n    """\n    def run(self):\n        """Run."""\n'
-        '    def _run(self):\n        """Shall run."""\ndef run():\n    def inner():\n        """Shall run."""\n'
+        '"""No sentence"""\nclass A:\n    """It is told.\n\n    Shall be.\n    """\n    def run(self):\n        """Run.\n\n'
+        '        Args:\n            x: What it is.\n        """\n    a = 1\n    """Whose it is."""\n'
+        "    # whoever asks\n    # and what for\n"
+        'def run():\n    """Run.\n\n    >>> "Shall run."\n    \'shall\'\n    """\n'
+        "    # The same.\n    b = 1  # fine\n    # What for?\n"
     )
-    assert [(number, fault.partition(":")[0]) for number, fault in find(program)] == [
+    assert [(number, fault.partition(":")[0].split("` opens")[0]) for number, fault in find(program)] == [
         (1, "the first paragraph of the module is no sentence"),
-        (3, "`is told` makes a riddle of `A`"),
+        (3, "`is told` makes a riddle"),
+        (3, "`is told` makes a riddle"),
+        (3, "`shall` makes a riddle"),
+        (8, "`What"),
+        (14, "`Whose"),
+        (15, "`whoever` makes a riddle"),
+        (23, "`The same.` says nothing"),
     ]
 
 

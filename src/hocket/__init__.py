@@ -6,9 +6,9 @@
 - `method` gives a method of an actor its options; `kill` ends an actor, `cancel` a task.
 - `exceptions` has every error, sorted by what to do about it.
 
-`hocket.data`, `hocket.train`, `hocket.tune`, `hocket.collective`, `hocket.ps`, `hocket.mesh` and `hocket.util` are
-loaded when they are first used. The pages are in the folder ``docs`` of the repository: begin with
-``docs/tutorials/core.md``, and look things up in ``docs/core.md``. The command ``hocket doctor`` checks this machine.
+`hocket.data`, `hocket.train`, `hocket.tune`, `hocket.collective`, `hocket.ps`, `hocket.mesh` and `hocket.util` load on
+first use. The manual is in the folder ``docs`` of the repository: begin with ``docs/tutorials/core.md``, and look
+things up in ``docs/core.md``. The command ``hocket doctor`` checks this machine.
 
 Example:
     >>> import hocket

@@ -1,4 +1,4 @@
-"""Where Ray's programs look for what belongs to actors."""
+"""Names about actors, in the place where Ray's programs look for them."""
 
 from hocket.core.actor import ActorClass as ActorClass
 from hocket.core.actor import ActorClassInheritanceException as ActorClassInheritanceException

@@ -1,7 +1,4 @@
-"""`cloudpickle`, under the name that programs written for Ray use: ``ray.cloudpickle.dumps(...)``.
-
-It is the library itself.
-"""
+"""The library cloudpickle itself, for programs that use it as ``ray.cloudpickle.dumps(...)``."""
 
 import cloudpickle as _library
 

@@ -3,7 +3,7 @@
 ::
 
     HocketError
-    ├── what you asked cannot be done: change the call
+    ├── the request cannot be met: change the call
     │   ├── InfeasibleResourcesError (ValueError)   more than the session can ever have
     │   │   ├── TaskUnschedulableError
     │   │   └── ActorUnschedulableError
@@ -16,27 +16,27 @@
     │   │   └── AuthenticationError                 the cluster wants another token
     │   ├── MissingExtraError (ImportError)         a library that comes with an extra is not installed
     │   ├── UnsupportedPlatformError (RuntimeError) this operating system is not Linux
-    │   ├── UntrustedFolderError (PermissionError)  others may have written what would be unpickled
+    │   ├── UntrustedFolderError (PermissionError)  another user may have written the pickle
     │   ├── UnsafeNameError (ValueError)            a name would lead out of its folder
     │   ├── ObjectRefStreamEndOfStreamError         the generator has no such item
-    │   ├── TaskPlacementGroupRemoved               its placement group was removed
-    │   └── ActorPlacementGroupRemoved
+    │   ├── TaskPlacementGroupRemoved               the task's placement group was removed
+    │   └── ActorPlacementGroupRemoved              the actor's placement group was removed
     ├── your own code raised: read ``.cause``
     │   ├── TaskError                               also an instance of the cause's class
-    │   ├── CrossLanguageError                      it is written in another language
-    │   └── UserCodeException                       it was a function that a data set, or a library, calls
-    ├── you stopped it
+    │   ├── CrossLanguageError                      the task is written in another language
+    │   └── UserCodeException                       a dataset, or a library, called the function that raised
+    ├── you stopped the task
     │   └── TaskCancelledError
-    ├── not yet: wait longer, or look at what it waits for
+    ├── no value yet: wait longer, or look at what the value waits for
     │   ├── GetTimeoutError (TimeoutError)
     │   ├── PendingCallsLimitExceeded               the actor has as many unanswered calls as it may have
-    │   └── DeadlockError                           nothing that could finish it is left
+    │   └── DeadlockError                           nothing that could make the value is left
     ├── a process died: the message says which, why, where
     │   ├── WorkerCrashedError
     │   │   └── OutOfMemoryError
     │   ├── ActorError
     │   │   ├── ActorDiedError
-    │   │   └── ActorUnavailableError               it is being built again: the next call will find it
+    │   │   └── ActorUnavailableError               the actor is being built again: the next call will find it
     │   ├── ObjectLostError
     │   │   ├── OwnerDiedError
     │   │   ├── ObjectFreedError
@@ -48,19 +48,19 @@
     │   └── LocalEngineDiedError                    the whole session is gone
     ├── a store of files fails: look at the store, then try again
     │   └── StoreError (OSError)                    S3 and the like do not answer, or not as they should
-    │       └── StoreAccessError (PermissionError)  the store refuses
+    │       └── StoreAccessError (PermissionError)  the store refuses access
     ├── the machine is full: free something
-    │   ├── DescriptorLimitError (OSError)          this process may not open what a session needs
-    │   └── ObjectStoreFullError
-    │       └── OutOfDiskError                      and the disk has no room for what memory cannot hold
+    │   ├── DescriptorLimitError (OSError)          this process may not open as many descriptors as a session needs
+    │   └── ObjectStoreFullError                    shared memory has no room for the object
+    │       └── OutOfDiskError                      and the disk has no room for the rest
     ├── SystemError                                 our own mistake: please report it
-    └── SessionClosedError (RuntimeError)           shut down, or never opened
+    └── SessionClosedError (RuntimeError)           the session was shut down, or never opened
 
 ``RayError``, ``RayTaskError``, ``RayActorError``, ``RaySystemError``, ``LocalRayletDiedError`` and ``AsyncioActorExit``
-are second names of the same classes, so that a program written for Ray catches what it expects. Some classes are raised
-by clusters only.
+are second names of the same classes: programs written for Ray catch the errors under these names. Only clusters raise
+some of the classes.
 
-All errors can be pickled, and keep their cause on the way.
+All errors can be pickled, and keep their causes.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class HocketError(Exception):
     """The root of all errors that Hocket raises by itself."""
 
 
-# --- what you asked cannot be done ------------------------------------------------------------------------------------
+# --- the request cannot be met ----------------------------------------------------------------------------------------
 
 
 class InfeasibleResourcesError(HocketError, ValueError):
@@ -125,7 +125,7 @@ class VersionMismatchError(ConnectionFailedError, RuntimeError):
 
 
 class AuthenticationError(ConnectionFailedError):
-    """The cluster wants another token than this process has. Clusters only."""
+    """The cluster wants a different token from the one of this process. Clusters only."""
 
 
 class MissingExtraError(HocketError, ImportError):
@@ -133,12 +133,12 @@ class MissingExtraError(HocketError, ImportError):
 
 
 class UnsupportedPlatformError(HocketError, RuntimeError):
-    """The request does not run on this operating system."""
+    """This operating system cannot run the request."""
 
 
 class UntrustedFolderError(HocketError, PermissionError):
-    """A pickle in a folder is not opened, because others than this user may have written it. The message names them and
-    the folder, and says what to write if they are trusted."""
+    """A pickle in a folder stays unopened, because another user may have written it. The message names that user and
+    the folder, and says what to write if the user is trusted."""
 
 
 class UnsafeNameError(HocketError, ValueError):
@@ -150,11 +150,11 @@ class ObjectRefStreamEndOfStreamError(HocketError):
 
 
 class TaskPlacementGroupRemoved(HocketError):
-    """The placement group that the task was to run in has been removed."""
+    """The placement group in which the task was to run has been removed."""
 
 
 class ActorPlacementGroupRemoved(HocketError):
-    """The placement group that the actor lived in has been removed."""
+    """The placement group in which the actor lived has been removed."""
 
 
 # --- your own code raised ---------------------------------------------------------------------------------------------
@@ -163,11 +163,11 @@ class ActorPlacementGroupRemoved(HocketError):
 class TaskError(HocketError):
     """A task or an actor method raised an exception.
 
-    What ``get`` raises is an instance both of this class and of the class of the original exception, so
+    The error that ``get`` raises is an instance both of this class and of the class of the original exception:
     ``except ValueError`` catches a ``ValueError`` of a remote function.
 
     Args:
-        function_name: What was running.
+        function_name: The function or method that was running.
         traceback_str: The traceback of the worker, as text, ending in the original error.
         cause: The original exception.
     """
@@ -176,7 +176,7 @@ class TaskError(HocketError):
     traceback_str: str
     cause: BaseException
     _cause_data: bytes
-    """The pickle of the cause, where it cannot be pickled again as Python does it; else empty."""
+    """The pickle of the cause, if Python's own way cannot pickle the cause again; else empty."""
 
     def __init__(self, function_name: str, traceback_str: str, cause: BaseException) -> None:
         Exception.__init__(self, function_name, traceback_str, cause)  # in a dual class, super() is the user's
@@ -191,22 +191,22 @@ class TaskError(HocketError):
         return Exception.__reduce__(self)  # type: ignore[return-value]
 
     def __str__(self) -> str:
-        if not self.traceback_str:  # it was cancelled while it ran: no line of the user's says more
+        if not self.traceback_str:  # the task was cancelled while it ran: no line of the user's code says more
             return str(self.cause)
         return f"{self.function_name} raised an exception:\n{texts.add_sources(self.traceback_str)}"
 
     def as_instanceof_cause(self) -> BaseException:
         """Return an error that is an instance both of `TaskError` and of the class of the cause.
 
-        Where that cannot be, it is this error itself: for a cause that is no `Exception`, for `StopIteration`, which
-        would end a loop that asks for values as if it had come to its end, and for a class that lets nobody inherit.
-        The error has no ``__cause__``: its text holds the cause's traceback, which Python would print a second time.
+        Return this error itself where no such class is possible: for a cause that is no `Exception`, for
+        `StopIteration`, which would end a loop that asks for values, and for a class that forbids subclasses.
         """
+        # The error gets no `__cause__`: its text holds the cause's traceback, which Python would print a second time.
         if issubclass(type(self.cause), TaskError):
             return self.cause
         try:
             return self._build_dual()
-        except Exception:  # a user's class may raise anything when it is inherited from, or made
+        except Exception:  # a user's class may raise anything when a class inherits from it, or makes an instance
             return self
 
     def _build_dual(self) -> BaseException:
@@ -228,26 +228,26 @@ class CrossLanguageError(HocketError):
 
 
 class UserCodeException(HocketError):
-    """An error of code that a library runs for its user: what a function raises that a data set calls is one, besides
-    what it is. Other libraries may raise it ``from`` an error."""
+    """An error of code that a library runs for its user. An error of a function that a dataset calls is an instance of
+    this class, too. Other libraries may raise it ``from`` an error."""
 
 
 class _UserTaskError(TaskError, UserCodeException):
-    """A `TaskError` whose cause `mark_user_code` has marked."""
+    """A `TaskError` with a cause that `mark_user_code` has marked."""
 
 
 _OF_USER = "_hocket_user_code"
 
 
 def mark_user_code(error: E) -> E:
-    """Mark an error of a user's function: as a `TaskError`, it is a `UserCodeException`, too."""
+    """Mark an error of a user's function: its `TaskError` will be a `UserCodeException`, too."""
     with contextlib.suppress(Exception):  # its class may have no attributes
         vars(error)[_OF_USER] = True
     return error
 
 
 def raise_stored(error: BaseException) -> NoReturn:
-    """Raise an error that `get` found instead of a value, without tying it into a cycle with this frame."""
+    """Raise an error that `get` found instead of a value, without a cycle of references through this frame."""
     try:
         raise error.as_instanceof_cause() if isinstance(error, TaskError) else error
     finally:
@@ -255,28 +255,27 @@ def raise_stored(error: BaseException) -> NoReturn:
 
 
 _ARGS: Any = vars(BaseException)["args"]
-"""The arguments of any exception: its class may have a property of that name, without a setter."""
+"""The arguments of any exception. Read and written through here, because an exception's class may have a property
+``args`` without a setter."""
 
 
 def get_cause(error: BaseException) -> BaseException:
-    """Return what a task raised: the cause of a `TaskError`, and any other error itself.
-
-    Does not ask the error for its class.
-    """
+    """Return the error that a task raised: the cause of a `TaskError`, or any other error itself."""
+    # Not `isinstance`, which reads `__class__`: a user's class may define that.
     cause: BaseException = error.cause if issubclass(type(error), TaskError) else error  # type: ignore[attr-defined]
     return cause
 
 
 def hide_frames(error: BaseException, *also: type[BaseException]) -> None:
-    """Take from an error that this package raises, or an interrupt, the frames that it came through, before a function
-    that the user has called raises it again, by ``raise`` alone.
+    """Remove the traceback of an interrupt, or of an error that this package raises, before it reaches the user.
 
-    The user then sees none of this package: ``raise`` does not add the frame that it stands in. Where the error came
-    from is in its text; one that came through code of the user's in this process keeps its frames.
+    The caller is a function that users call, and raises the error again by a bare ``raise``, which adds no frame of
+    its own. The user then sees no frame of this package; the error's text says where it came from. An error that
+    passed through the user's code in this process keeps its frames.
 
     Args:
-        error: The error, whose causes are seen to as well.
-        also: Further classes, where the caller knows that these are raised on purpose.
+        error: The error. Its causes lose their frames, too.
+        also: Further classes of errors, if the caller knows that this package raises them on purpose.
     """
     kinds: tuple[type[BaseException], ...] = (HocketError, KeyboardInterrupt, *also)
     seen: set[int] = set()
@@ -291,8 +290,8 @@ def hide_frames(error: BaseException, *also: type[BaseException]) -> None:
 
 
 def hide_frames_of(function: Callable[P, T]) -> Callable[P, T]:
-    """Have a function that users call hide our frames. Where a call takes no more than some microseconds, the function
-    does so by itself: this adds a call."""
+    """Have a function that users call hide our frames. A function that takes only some microseconds calls `hide_frames`
+    itself, because this wrapper adds a call."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -306,7 +305,7 @@ def hide_frames_of(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _hold(name: str) -> object:
-    """Return an attribute that comes before one of that name in the cause's class, which may be a property."""
+    """Return an attribute that precedes any of that name in the cause's class, where it may be a property."""
     return property(
         lambda error: error.__dict__[name],
         lambda error, value: error.__dict__.__setitem__(name, value),
@@ -314,12 +313,9 @@ def _hold(name: str) -> object:
 
 
 class _DualError:
-    """The base of dual classes: attributes of the cause are reachable, and it can be pickled.
+    """The base of dual classes: it gives access to the cause's attributes, and can be pickled."""
 
-    The cause's class comes last, but anything that it says of attributes would come before `object`: so this class says
-    it here.
-    """
-
+    # The cause's class comes last among the bases, but still before `object`. These lines keep its versions out.
     __class__ = property(type)
     __getattribute__ = object.__getattribute__
     __setattr__ = object.__setattr__
@@ -351,7 +347,7 @@ class _DualError:
 def _build_dual_class(cause_class: Any, base: type[TaskError]) -> type[BaseException] | None:
     """Return the class that inherits from both, or None where Python cannot lay it out."""
     if not issubclass(cause_class, Exception) or issubclass(cause_class, (StopIteration, StopAsyncIteration)):
-        return None  # the first come from the program itself, for who catches them; the others would end a loop
+        return None  # an interrupt or an exit is for the program that catches it; the others would end a loop
     name = f"TaskError({texts.name_class(cause_class)})"
     namespace = {"__module__": TaskError.__module__, "__qualname__": name}
     try:
@@ -367,9 +363,9 @@ def _make_empty(dual_class: type[BaseException], *parts: object) -> BaseExceptio
     layout: Any = dual_class
     while layout.__flags__ & _IS_WRITTEN_IN_PYTHON:
         layout = layout.__base__
-    # A class of two built-in ones finds the `__new__` of the first, which may refuse it: only that of the one whose
-    # memory it has makes it. And MemoryError makes instances of itself only, though subclasses of it and others are
-    # laid out alike.
+    # A class of two built-in classes finds the `__new__` of the first, which may refuse: only the class that determines
+    # the memory layout can make the instance. And MemoryError makes only its own instances, although its subclasses and
+    # those of others are laid out alike: BaseException makes the rest.
     for maker in (dual_class, layout):
         with contextlib.suppress(TypeError):
             made: BaseException = maker.__new__(dual_class, *parts)
@@ -395,7 +391,7 @@ def _rebuild_dual_from_data(function_name: str, traceback_str: str, cause_data: 
     return _rebuild_from_data(function_name, traceback_str, cause_data).as_instanceof_cause()
 
 
-# --- you stopped it, or it is not there yet ---------------------------------------------------------------------------
+# --- you stopped the task, or its value is not there yet --------------------------------------------------------------
 
 
 class TaskCancelledError(HocketError):
@@ -434,7 +430,7 @@ class Death(NamedTuple):
     stack: str = ""
     """The Python stack at a fatal signal, as faulthandler wrote it."""
     explanation: str = ""
-    """What is known where neither signal nor exit code is: that it could not be started, for example."""
+    """The facts without a signal and an exit code: for example, that the process could not be started."""
     expected: bool = False
     """Whether we ended it ourselves (`kill`, `cancel(force=True)`, shutdown)."""
 
@@ -494,9 +490,9 @@ class ActorError(HocketError):
 
     Attributes:
         actor_id: The actor, in hexadecimal; empty if unknown.
-        actor_init_failed: Whether the constructor raised; what it raised is the `cause`, and the message ends in its
+        actor_init_failed: Whether the constructor raised. Its error is then the `cause`, and the message ends in its
             traceback.
-        death: Why its process ended (a `Death`); None if it did not.
+        death: Why the actor's process ended (a `Death`); None if it did not end.
     """
 
     actor_id: str
@@ -532,8 +528,8 @@ class ActorError(HocketError):
         return f"{super().__str__()}\n{story}"
 
     def _read_origin(self) -> BaseException | None:
-        """Return the constructor's error. It is kept as a pickle until somebody looks: making it may import the user's
-        modules."""
+        """Return the constructor's error; None if there is none."""
+        # Unpickled only when somebody looks: unpickling may import the user's modules.
         if not self._cause_data:
             return None
         try:
@@ -566,7 +562,7 @@ class ObjectLostError(HocketError):
 
 
 class OwnerDiedError(ObjectLostError):
-    """The process that was to make the value died first."""
+    """The process that was to make the value died before it did."""
 
 
 class ObjectFreedError(ObjectLostError):
@@ -601,28 +597,26 @@ class LocalEngineDiedError(HocketError):
 
 
 class StoreError(HocketError, OSError):
-    """A store of files, such as S3, did not do its work, also at a second request. The message says which,
-    what and why."""
+    """A store of files, such as S3, failed at a request and at its repetition. The message says which store, what it
+    was to do, and why it failed."""
 
 
 class StoreAccessError(StoreError, PermissionError):
-    """A store of files refuses: the credentials are wrong, or may not do this."""
+    """A store of files refuses access: the credentials are wrong, or do not permit the request."""
 
 
 class DescriptorLimitError(HocketError, OSError):
-    """This process may not open as many descriptors as a session needs.
-
-    The message gives the limit, and what to write.
-    """
+    """This process may not open as many descriptors as a session needs. The message gives the limit, and the command
+    or setting that raises it."""
 
 
 class ObjectStoreFullError(HocketError):
-    """There is no room for the object. The message gives what it needs, what is free, and the source lines whose
-    objects take most."""
+    """There is no room for the object. The message gives its size, the free memory, and the source lines that made the
+    largest objects."""
 
 
 class OutOfDiskError(ObjectStoreFullError):
-    """Memory is at its limit, and the disk does not take what is too much."""
+    """Memory is at its limit, and the disk cannot take the rest."""
 
 
 class SystemError(HocketError):  # qualified by its module; Ray's name is RaySystemError
@@ -643,7 +637,7 @@ LocalRayletDiedError = LocalEngineDiedError
 
 
 class ActorExit(BaseException):
-    """How `exit_actor` leaves the method that calls it. No error: ``except Exception`` does not catch it."""
+    """The exception by which `exit_actor` leaves the calling method. ``except Exception`` does not catch it."""
 
 
 AsyncioActorExit = ActorExit

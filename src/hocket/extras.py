@@ -1,4 +1,4 @@
-"""Libraries that come with an extra of this package, and one form of error for each that is missing."""
+"""Libraries that come with an extra of this package, and the error for a missing library."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from hocket import _base, exceptions
 
 
 def load(module: str, caller: str, library: str, remedy: str) -> Any:
-    """Return a module.
+    """Import a module of a library, and return it.
 
     Args:
-        module: Its name.
-        caller: What needs it, for the message.
-        library: What people call it.
-        remedy: What to do if it is missing.
+        module: The module's name.
+        caller: The function or class that needs the module, for the message.
+        library: The usual name of the library.
+        remedy: The advice if the library is missing.
 
     Raises:
-        MissingExtraError: It is not installed.
+        MissingExtraError: The library is not installed, or its import failed.
     """
     with explain(caller, library, remedy):
         return importlib.import_module(module)
 
 
 def check(module: str, caller: str, library: str, remedy: str) -> None:
-    """Raise as `load` does where a module is missing, and do not import it."""
+    """Raise as `load` does if a module is missing, but do not import the module."""
     with explain(caller, library, remedy):
         if sys.modules.get(module, importlib.util.find_spec) is None or importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(name=module)
@@ -37,7 +37,7 @@ def check(module: str, caller: str, library: str, remedy: str) -> None:
 
 @contextlib.contextmanager
 def explain(caller: str, library: str, remedy: str) -> Iterator[None]:
-    """Explain imports that fail, and look for no garbage meanwhile; see `load`."""
+    """Raise `MissingExtraError` for an import that fails inside, and pause the garbage collector; see `load`."""
     try:
         with _base.NoCollection():
             yield

@@ -1,8 +1,7 @@
-"""Keywords that a function or a class does not have: they are refused at the call, with the one that was meant, or
-where it belongs.
+"""Errors for unknown keywords of functions and classes: each names the keyword that was meant, or its right place.
 
-Python refuses them, too. But it calls a method by the class in which it is written, which may be one of ours that no
-user has heard of, and says what was meant from Python 3.13 on.
+Python raises errors for unknown keywords, too. But its message names the class that defines a method, which may be an
+internal one, and suggests the right keyword only from Python 3.13 on.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ _OTHER_WORDS: Final = {
     "right": "right_outer",
     "train_size": "test_size",
 }
-"""What other libraries, and older versions of Ray, call a keyword, or what is given for one."""
+"""By the name of a keyword or of a value in other libraries and older versions of Ray: our name."""
 
 
 def find_close(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
-    """Return the name that was probably meant; empty if none is like it. All questions "Did you mean" ask it here.
+    """Return the name that was probably meant; empty if none is similar. All "Did you mean" messages use this.
 
     Args:
-        name: What was written.
-        known: The names that there are.
-        likeness: From 0 to 1: as `difflib.get_close_matches` has it.
+        name: The name that the user wrote.
+        known: The names that exist.
+        likeness: The least similarity, from 0 to 1, as in `difflib.get_close_matches`.
     """
     import difflib  # here, because a program without a mistake never needs it
 
@@ -54,12 +53,12 @@ def find_close(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
 
 
 def suggest(name: str, known: Iterable[str], form: str = "{!r}") -> str:
-    """Return the question whether another name was meant, after a space; nothing if none is like it.
+    """Return a space and the question whether another name was meant; an empty text if none is similar.
 
     Args:
-        name: What was written.
-        known: The names that there are.
-        form: How the other name is written.
+        name: The name that the user wrote.
+        known: The names that exist.
+        form: The format of the other name.
 
     Example:
         >>> from hocket import keywords
@@ -77,10 +76,10 @@ def refuse(caller: str, name: str, known: Iterable[str], also: str = "") -> NoRe
     """Raise for a keyword that a function does not have.
 
     Args:
-        caller: The function, as it is called: ``sort()``.
+        caller: The function, as users call it: ``sort()``.
         name: The keyword.
-        known: Those that it has.
-        also: What it takes besides, for who finds nothing among these; it stands behind their list.
+        known: The keywords that the function has.
+        also: Text behind the list of keywords, about other arguments that the function takes.
     """
     names = [one for one in known if not one.startswith("_")]
     takes = f" It takes {', '.join(names) or 'none'}{also}."
@@ -88,14 +87,14 @@ def refuse(caller: str, name: str, known: Iterable[str], also: str = "") -> NoRe
 
 
 def check(caller: str, given: Iterable[str], known: Iterable[str], also: str = "", others: Iterable[str] = ()) -> None:
-    """Raise if a keyword is given that a function does not have; see `refuse`.
+    """Raise if a function does not have one of the given keywords; see `refuse`.
 
     Args:
-        caller: The function, as it is called.
-        given: The keywords that were given.
-        known: Those that it has.
-        also: What stands behind the list of these.
-        others: Those that it has, too, but that are not listed.
+        caller: The function, as users call it.
+        given: The keywords of the call.
+        known: The keywords that the function has.
+        also: Text behind the list of keywords.
+        others: Further keywords that the function has, which the message does not list.
     """
     allowed = [*known, *others]
     for name in given:
@@ -105,7 +104,7 @@ def check(caller: str, given: Iterable[str], known: Iterable[str], also: str = "
 
 
 def list_names(function: Callable[..., object]) -> list[str]:
-    """Return the names of a function's own arguments, without those behind two stars."""
+    """Return the names of a function's own arguments, without ``*args``, ``**kwargs``, ``self`` and ``cls``."""
     code = inspect.unwrap(function).__code__
     return [
         name for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if name not in ("self", "cls")
@@ -113,12 +112,13 @@ def list_names(function: Callable[..., object]) -> list[str]:
 
 
 def guard(function: Callable[P, R], called: str = "") -> Callable[P, R]:
-    """Return a function that refuses keywords which it does not have. From errors of this package that it raises,
-    frames of this package are taken; see `exceptions.hide_frames`.
+    """Return a function that refuses unknown keywords, and hides this package's frames in its errors.
+
+    See `exceptions.hide_frames`.
 
     Args:
         function: The function.
-        called: The name by which users call it. Default: its own.
+        called: The name by which users call the function. Default: its own.
     """
     shown = list_names(function)
     names = frozenset(shown)
@@ -136,19 +136,19 @@ def guard(function: Callable[P, R], called: str = "") -> Callable[P, R]:
             hide(error)
             raise
 
-    # With the globals of the module in which it is written, where doctest looks for it.
+    # Doctest looks for a function by its globals: they have to be those of the function's own module.
     made = types.FunctionType(call.__code__, function.__globals__, call.__name__, None, call.__closure__)
     return functools.update_wrapper(made, function)
 
 
 def guard_methods(kind: K) -> K:
-    """Have the public methods of a class refuse keywords which they do not have, also those that it inherits."""
+    """Have the public methods of a class refuse unknown keywords, inherited methods included."""
     for name in dir(kind):
         found = inspect.getattr_static(kind, name)
         if name.startswith("_") or not isinstance(found, types.FunctionType) or hasattr(found, "__wrapped__"):
             continue
         if found.__module__.partition(".")[0] != __name__.partition(".")[0]:
-            continue  # it belongs to a base class of somebody else's
+            continue  # the method belongs to a base class of another package
         guarded: Any = guard(found, name)
         guarded.__name__ = name
         guarded.__qualname__ = f"{kind.__qualname__}.{name}"
@@ -158,7 +158,7 @@ def guard_methods(kind: K) -> K:
 
 
 def guard_functions(module: str) -> None:
-    """Have the public functions that a module defines refuse keywords which they do not have."""
+    """Have the public functions that a module defines refuse unknown keywords."""
     names = vars(sys.modules[module])
     for name, found in list(names.items()):
         if isinstance(found, types.FunctionType) and found.__module__ == module and not name.startswith("_"):
@@ -166,26 +166,26 @@ def guard_functions(module: str) -> None:
 
 
 def guard_init(kind: K) -> K:
-    """Have a class refuse keywords which its constructor does not have."""
+    """Have the constructor of a class refuse unknown keywords."""
     kind.__init__ = guard(kind.__init__)  # type: ignore[misc]  # it is the class's own
     return kind
 
 
-# --- of classes -------------------------------------------------------------------------------------------------------
+# --- keywords of classes ----------------------------------------------------------------------------------------------
 
 _MOST_LETTERS: Final = 60
-"""How much of a value is repeated in what is to be written. A guess: more is no longer read."""
+"""How many letters of a value a suggestion repeats. A guess: users read no more."""
 
 
 @final
 class _Known:
-    """The arguments that a class takes. No data class: `import hocket` would pay a millisecond for it.
+    """The arguments that a class takes. No dataclass: it would cost `import hocket` a millisecond.
 
     Args:
-        names: Its keywords, in order.
-        most_positional: How many of them need not be named.
-        aliases: See `explained`, as for `nested`.
-        nested: See there.
+        names: The keywords of the class, in order.
+        most_positional: How many of the arguments may be positional.
+        aliases: See `explained`.
+        nested: See `explained`.
     """
 
     __slots__ = ("aliases", "most_positional", "names", "nested")
@@ -202,14 +202,14 @@ _known: Final[dict[type, _Known]] = {}
 def explained(
     *, aliases: Mapping[str, str] | None = None, nested: Mapping[str, type] | None = None
 ) -> Callable[[K], K]:
-    """Return a decorator of classes: an unknown keyword raises an error that names the one that was meant.
+    """Return a decorator of classes: an unknown keyword raises an error that names the keyword that was meant.
 
-    Python's own error names the keyword alone. The class stays the same but for its ``__init__``, which looks at the
-    names of what it is given before it does anything.
+    Python's own error names only the unknown keyword. The decorator changes only the class's ``__init__``, which now
+    checks the names of its arguments first, and the error for changes of a frozen dataclass.
 
     Args:
-        aliases: By a foreign name: ours, or all that is to be written, with ``{value}`` where the value belongs.
-        nested: By keyword: the class of what belongs there, so that its keywords are found where they are missing.
+        aliases: By a foreign name: our keyword, or the whole text to write, with ``{value}`` in place of the value.
+        nested: By keyword: the class of its value, in which the error looks for the unknown keyword, too.
 
     Example:
         >>> from hocket import keywords
@@ -240,7 +240,7 @@ def explained(
         @functools.wraps(method)
         def checked(self: object, *args: object, **given: object) -> None:
             try:
-                # Where none must be named, Python says all of a surplus that can be said.
+                # If every argument may be positional, Python's own error about a surplus value says enough.
                 if known.most_positional < min(len(args), len(known.names)) or not given.keys() <= {*known.names}:
                     _refuse(cls, known, args, given)
                 method(self, *args, **given)
@@ -266,7 +266,7 @@ def explained(
 
 
 def _refuse_change(cls: type, name: str) -> NoReturn:
-    """Raise for a field of a frozen dataclass, as Python does, and say what to write."""
+    """Raise for a change of a frozen dataclass, as Python does, and say what to write instead."""
     kind = cls.__name__
     raise dataclasses.FrozenInstanceError(
         f"{kind} cannot be changed, and its {name!r} was to be. Give that to {kind}(...), or make another one with "
@@ -297,7 +297,7 @@ def _refuse(cls: type, known: _Known, args: tuple[object, ...], given: Mapping[s
 
 
 def _find(cls: type, name: str, value: object) -> tuple[str, bool]:
-    """Return what is to be written in place of a keyword, empty if nobody knows, and whether it belongs elsewhere."""
+    """Return the text to write in place of a keyword, empty if unknown, and whether it belongs into another call."""
     known = _known[cls]
     if name in known.aliases:
         text = known.aliases[name]
@@ -316,7 +316,7 @@ def _find(cls: type, name: str, value: object) -> tuple[str, bool]:
 
 
 def _find_inside(known: _Known, name: str, value: object) -> str:
-    """Return what is to be written if a keyword is one of what is given to the class."""
+    """Return the text to write if a nested class has the keyword; empty if none has it."""
     for outer, kind in known.nested.items():
         inner = _known.get(kind)
         if inner is None:

@@ -1,3 +1,3 @@
-"""Where Ray's programs look for `RuntimeEnv`."""
+"""`RuntimeEnv`, in the place where Ray's programs look for it."""
 
 from hocket.core.environments import RuntimeEnv as RuntimeEnv

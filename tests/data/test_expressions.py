@@ -138,6 +138,7 @@ def test_large_whole_numbers_beside_fractions() -> None:
     assert compute(col("i") // 2.5, rows) == [one // 2.5 for one in large]
     assert compute(col("i") % 2.5, rows) == [one % 2.5 for one in large]
     assert compute(col("i") ** 1.0, rows) == [float(one) for one in large]
+    assert compute(2.0 ** (col("i") * 0), rows) == [1.0] * len(large)
     assert compute(col("i").floor(), rows) == [float(one) for one in large]
     assert compute(col("u").log2(), rows) == [64, math.log2(3)]
     assert compute(col("i") < 2**64, rows) == [True, True]

@@ -1,5 +1,4 @@
-"""Refuses addresses of storage elsewhere where a folder of this machine is meant, instead of making a folder of that
-name."""
+"""A check that a path is no address of remote storage: else Hocket would make a local folder of that name."""
 
 from __future__ import annotations
 
@@ -7,15 +6,15 @@ import os
 import re
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL)
-"""One slash is enough: `pathlib.Path` makes one of two."""
+"""One slash is enough: `pathlib.Path` turns two slashes into one."""
 
 
 def refuse(path: str | os.PathLike[str], what: str) -> None:
     """Raise if a path is an address.
 
     Args:
-        path: What was given.
-        what: For the message: the argument.
+        path: The path that the user gave.
+        what: The name of the argument, for the message.
     """
     found = _ADDRESS.match(os.fspath(path))
     if found is None:

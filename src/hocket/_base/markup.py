@@ -1,4 +1,4 @@
-"""Tables in HTML, as notebooks show what a cell returns."""
+"""HTML tables, in which notebooks show the value of a cell."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from hocket._base import texts
 
 MOST_LETTERS = 200
-"""How long a cell may be. A guess: two lines on a screen."""
+"""The most letters in a cell. A guess: two lines on a screen."""
 
 
 def write_grid(headings: Sequence[str], rows: Iterable[Sequence[object]], note: str = "") -> str:
-    """Return a table with headings, and a line below it.
+    """Return a table with headings, and a note below it.
 
     Example:
         >>> from hocket._base import markup
@@ -25,7 +25,7 @@ def write_grid(headings: Sequence[str], rows: Iterable[Sequence[object]], note: 
 
 
 def write_facts(title: str, facts: Mapping[str, object]) -> str:
-    """Return a title, and a table with a line for each fact.
+    """Return a title, and a table with one row for each fact.
 
     Example:
         >>> from hocket._base import markup

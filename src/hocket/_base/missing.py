@@ -1,13 +1,11 @@
-"""Names of Ray that are not here, and what to write instead: asking for one, or importing it, says so.
+"""Errors for names that Ray has and Hocket has not: each says what to write instead.
 
-The texts stand on the pages `docs/coming_from/ray.md` and `docs/data_names.md`, and a test holds these tables to
-them. A package calls `explain` for its names. Python asks `Finder` last of all for modules of this package that no
-other finder has.
+A test compares these tables with the texts of the pages `docs/coming_from/ray.md` and `docs/data_names.md`. A package
+calls `explain` for its names. Python calls `Finder` for modules of this package that no other finder has found.
 
-Asking for an attribute that is not there is an AttributeError, so that `hasattr` and `getattr` with a default do what
-they should, and ``from hocket import serve`` is an ImportError. Both are one call of a module's ``__getattr__``, and
-after an AttributeError Python says of an import only that there is no such name. So `_is_import` looks at the
-instruction that asks.
+A missing attribute raises an AttributeError, for `hasattr` and for `getattr` with a default, but ``from hocket import
+serve`` raises an ImportError. Python calls the module's ``__getattr__`` in both cases, and replaces the text of an
+AttributeError at an import. So `_is_import` looks at the calling instruction.
 """
 
 from __future__ import annotations
@@ -185,7 +183,7 @@ NAMES: Final[dict[str, dict[str, str]]] = {
         "TurbopufferDatasink": "for a writer that is not there",
     },
 }
-"""What is said of names, by the module or the class that has them in Ray; those of which one thing is said together."""
+"""The advice about names, by the module or the class that has them in Ray. Names with the same advice share a key."""
 
 PARTS: Final[dict[str, str]] = {
     "hocket.serve": (
@@ -237,14 +235,14 @@ PARTS: Final[dict[str, str]] = {
         "write OptunaSearch(sampler=optuna.samplers.CmaEsSampler()): search without gradients"
     ),
 }
-"""What is said of whole modules."""
+"""The advice about whole modules."""
 
 
 def get_optional_reason(owner: str, name: str) -> str | None:
-    """Return what to write instead of a name of Ray's; None if it is not one of these.
+    """Return the advice about a name of Ray's; None if there is none.
 
     Args:
-        owner: The module, or the class, that was asked for it.
+        owner: The module, or the class, in which the program looked for the name.
         name: The name.
 
     Example:
@@ -258,22 +256,21 @@ def get_optional_reason(owner: str, name: str) -> str | None:
 
 
 def explain(module: str, later: Collection[str] = ()) -> None:
-    """Have a package answer for the names that it has not loaded. Called by the package's own code.
+    """Have a package load its names on first use, and explain the names of Ray's that it lacks.
 
-    What that code imports under ``TYPE_CHECKING`` is imported when it is first asked for: a program pays for what it
-    uses. Of other names the error says what to write instead.
+    The package's own code calls this. A name that the code imports under ``TYPE_CHECKING`` is imported on first use: a
+    program pays only for the names that it uses.
 
     Args:
         module: The package's name.
-        later: Modules in it that its code does not name and that are imported in the same way.
-
-    At run time only: with a ``__getattr__`` that a type checker sees, it would find no wrong name.
+        later: Further modules of the package to load on first use, which its code does not import.
     """
+    # At run time only: a type checker that saw a `__getattr__` would accept every wrong name.
     package, code = sys.modules[module], sys._getframe(1).f_code
     list_later = functools.cache(lambda: {**_list_imports(code), **{name: (module, name) for name in later}})
 
     def find(name: str) -> Any:
-        if name == "__all__":  # asked for by ``from package import *``, which is to load no room
+        if name == "__all__":  # for ``from package import *``, which must not load the other packages
             here = {name for name, value in vars(package).items() if not isinstance(value, types.ModuleType)}
             named = {name for name, (origin, _) in list_later().items() if origin != module}
             return sorted(name for name in here | named if name[0] != "_")
@@ -287,15 +284,19 @@ def explain(module: str, later: Collection[str] = ()) -> None:
         return found
 
     def list_names() -> list[str]:
-        rooms = types.ModuleType if module == "hocket" else ()  # the root's other modules are its own affair
+        rooms = types.ModuleType if module == "hocket" else ()  # the root's other modules are internal
         return sorted({name for name, value in vars(package).items() if not isinstance(value, rooms)} | {*list_later()})
 
     vars(package).update(__getattr__=find, __dir__=list_names)
 
 
 def _list_imports(code: types.CodeType) -> dict[str, tuple[str, str]]:
-    """Return what a module's code imports from others, and second names of it (``B = A``), run or not: by its name
-    here, the module and the name there. The code object has it, and is there where the source is not."""
+    """Return the names that a module's code imports, run or not, and second names for them (``B = A``).
+
+    Returns:
+        By the name here: the module that has it, and its name there.
+    """
+    # Read from the code object, which exists even where the source does not.
     found: dict[str, tuple[str, str]] = {}
     origin, held = "", None
     for instruction in dis.get_instructions(code):
@@ -314,10 +315,10 @@ def _list_imports(code: types.CodeType) -> dict[str, tuple[str, str]]:
 
 
 def build_error(module: types.ModuleType, name: str, asker: types.FrameType) -> AttributeError | ImportError:
-    """Return the error of a name that a module does not have, for the frame that asks for it."""
+    """Return the error for a name that a module does not have, as the frame needs it that looks the name up."""
     reason = get_optional_reason(module.__name__, name)
     if reason is None:
-        # With the name and the module Python can add "Did you mean".
+        # From the name and the module, Python can add "Did you mean".
         return AttributeError(f"module {module.__name__!r} has no attribute {name!r}", name=name, obj=module)
     text = f"{module.__name__} has no {name}, which Ray has: {reason}."
     return ImportError(text, name=module.__name__) if _is_import(asker) else AttributeError(text)
@@ -329,7 +330,7 @@ def _is_import(frame: types.FrameType) -> bool:
 
 
 def explain_attributes(kind: K) -> K:
-    """Have instances of a class say of methods that are not there what to write instead; see `explain`."""
+    """Have instances of a class explain missing methods that Ray has; see `explain`."""
 
     def tell(self: object, name: str) -> object:
         raise _build_attribute_error(kind.__name__, name, self, f"{type(self).__name__!r} object")
@@ -339,7 +340,7 @@ def explain_attributes(kind: K) -> K:
 
 
 class Explaining(type):
-    """The class of a class that itself, too, says of methods that are not there what to write instead."""
+    """The metaclass of a class that itself explains missing methods that Ray has, as its instances do."""
 
     if not TYPE_CHECKING:  # as in `explain`
 
@@ -355,11 +356,11 @@ def _build_attribute_error(owner: str, name: str, value: object, shown: str) -> 
 
 
 class Finder:
-    """Finds no module, and says of some what to write instead. One of those in ``sys.meta_path``."""
+    """A finder for ``sys.meta_path`` that finds no module, but explains missing modules that Ray has."""
 
     @staticmethod
     def find_spec(fullname: str, *_: object) -> None:
-        """Raise for a module of Ray's that is not here."""
+        """Raise for a module that Ray has and Hocket has not."""
         if not fullname.startswith("hocket."):
             return
         package, name = fullname.rpartition(".")[::2]
@@ -369,5 +370,5 @@ class Finder:
 
 
 def install() -> None:
-    """Have `Finder` asked for modules that nobody else has found."""
+    """Have Python call `Finder` for modules that no other finder has found."""
     sys.meta_path.append(Finder)

@@ -6,11 +6,11 @@ import math
 import os
 
 MOST_SECONDS = 2_000_000.0
-"""More is taken as this: 23 days, the longest wait that every call of the system takes."""
+"""The largest number of seconds, 23 days; larger values count as this. Every system call accepts such a wait."""
 
 
 def read_seconds(name: str, default: float) -> float:
-    """Return a variable of the environment as seconds; one that is empty counts as none."""
+    """Return an environment variable as seconds; `default` if the variable is empty or not set."""
     text = os.environ.get(name, "").strip()
     try:
         seconds = float(text) if text else default

@@ -1,7 +1,7 @@
-"""Descriptions of the parts of a process, for viewers: plain data, made only when somebody asks.
+"""Descriptions of the parts of a process, for viewers: plain data, made only on a viewer's request.
 
-A part says once how it is described. A viewer's question is answered by a thread of its own (`hocket.engine.stacks`)
-while the part works; so a description only reads, takes no lock that work is done under, and may be a moment old.
+A part registers its description once, as a function. A separate thread answers viewers (`hocket.engine.stacks`) while
+the part works. So a description only reads, takes no lock that protects work, and may be a moment old.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ from hocket._base import texts
 T = TypeVar("T")
 
 Facts = dict[str, Any]
-"""Plain data, as JSON has it."""
+"""Plain data, of JSON's types."""
 
 MOST: Final = 100
-"""How many parts of a kind are described: the newest."""
+"""How many parts of a kind are described at most: the newest."""
 
 MOST_TEXT: Final = 2_000
-"""How long a text may be in an answer of more than `LONG` letters: somebody may have named a task with a megabyte."""
+"""The most letters of a text in a long answer: a user may have given a task a name of a megabyte."""
 
 LONG: Final = 1 << 18
+"""An answer of more letters is long."""
 
 _shown: dict[str, dict[int, tuple[weakref.ref[Any], Callable[[Any], Facts]]]] = {}
-_lock = threading.RLock()  # the collector of garbage may come to `_forget` in a thread that has it
+_lock = threading.RLock()  # the garbage collector may call `forget` in a thread that holds the lock
 
 
 def show(kind: str, part: T, describe: Callable[[T], Facts]) -> None:
     """Describe a part to viewers, as long as it lives.
 
     Args:
-        kind: What it is: ``"servers"``.
-        part: Is held weakly.
-        describe: Is given the part. It may fail: then viewers are told.
+        kind: The kind of the part, such as ``"servers"``.
+        part: The part; only a weak reference to it is kept.
+        describe: Takes the part, and returns its description. If it raises, viewers see the error.
 
     Example:
         >>> from hocket._base import showing
@@ -68,7 +69,7 @@ def show(kind: str, part: T, describe: Callable[[T], Facts]) -> None:
 
 @final
 class _Logs:
-    """The logs that this process has written, those that were begun last."""
+    """The paths of the logs that this process began last."""
 
     def __init__(self) -> None:
         self.paths: deque[str] = deque(maxlen=MOST)
@@ -78,13 +79,13 @@ _logs = _Logs()
 
 
 def note_log(path: str | os.PathLike[str]) -> None:
-    """Tell viewers where a log is that this process begins: they find it also when it is closed."""
+    """Show viewers the path of a log that this process begins. They still find the log after it is closed."""
     _logs.paths.append(os.path.abspath(path))
     show("logs", _logs, lambda logs: {"paths": list(dict.fromkeys(logs.paths))})
 
 
 def describe() -> dict[str, list[Facts]]:
-    """Return what there is to see of this process, by kind."""
+    """Return the descriptions of this process's parts, by kind."""
     with _lock:
         parts = {kind: list(found.values())[-MOST:] for kind, found in _shown.items()}
     return {kind: [facts for one in found for facts in _describe(*one)] for kind, found in parts.items()}
@@ -101,29 +102,29 @@ def _describe(reference: weakref.ref[Any], describe: Callable[[Any], Facts]) -> 
 
 
 def encode(found: object, indent: int | None = None) -> str:
-    """Return an answer to viewers as JSON in ASCII; a float that is not finite is a text, and so is what JSON does not
-    have.
+    """Return an answer to viewers as JSON in ASCII. Floats that are not finite, and values that JSON has no type for,
+    become texts.
 
     Args:
         found: Plain data.
-        indent: By how many columns; None is one line without spaces.
+        indent: The number of columns to indent by; None writes one line without spaces.
 
     Raises:
-        TypeError: A key is none that JSON has.
+        TypeError: JSON does not allow a key's type.
 
     Example:
         >>> from hocket._base import showing
         >>> showing.encode({"loss": float("nan"), "step": 1})
         '{"loss":"nan","step":1}'
     """
-    import json  # most workers are never asked
+    import json  # here, because viewers ask few workers
 
     separators = (",", ":") if indent is None else None
     try:
         encoded = json.dumps(found, default=texts.safe_text, allow_nan=False, indent=indent, separators=separators)
         if len(encoded) <= LONG:
             return encoded
-    except ValueError:  # rare, and so looked for only now
+    except ValueError:  # a float that is not finite: too rare to search every answer for one
         pass
     return json.dumps(_make_plain(found), default=texts.safe_text, indent=indent, separators=separators)
 
@@ -141,7 +142,7 @@ def _make_plain(found: object) -> object:
 
 
 def _renew_lock() -> None:
-    """In a fork: the thread that had it is not there."""
+    """Replace the lock in a forked child: the thread that held it does not exist there."""
     global _lock  # noqa: PLW0603 (a process has one list)
     _lock = threading.RLock()
 

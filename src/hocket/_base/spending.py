@@ -1,6 +1,8 @@
-"""On what this process spends its time between two reports: the parts add to it, and a training session reads it.
+"""How this process spends its time between two reports: loaders and collectives add to sums, a training session reads
+them.
 
-One for a process, and exact where one thread trains there. Where ranks are threads of one process, nobody reads it.
+There is one set of sums per process, which is exact if one thread trains. If ranks are threads of one process, nothing
+reads the sums.
 """
 
 from __future__ import annotations
@@ -13,22 +15,22 @@ T = TypeVar("T")
 
 
 class Spent(NamedTuple):
-    """Seconds, and counts."""
+    """Seconds of each kind, and counts."""
 
     total: float
     """All of the time."""
     data: float
-    """The loop waited for its next batch."""
+    """Seconds in which the loop waited for its next batch."""
     wait: float
-    """A collective waited for other ranks."""
+    """Seconds in which a collective waited for other ranks."""
     exchange: float
-    """A collective did the rest of its work: it copied and added."""
+    """Seconds in which a collective did the rest of its work: it copied and added."""
     report: float
-    """`report` did not return: a checkpoint was copied, and the ranks waited for each other."""
+    """Seconds inside `report`: it copied a checkpoint, and the ranks waited for each other."""
     batches: int
-    """How many batches the loop was given."""
+    """How many batches the loop received."""
     operations: int
-    """How many collectives there were."""
+    """How many collectives ran."""
 
     @property
     def compute(self) -> float:
@@ -38,34 +40,34 @@ class Spent(NamedTuple):
 
 @final
 class Spending:
-    """Sums since the process began."""
+    """Sums of seconds and counts since the process began."""
 
     def __init__(self) -> None:
         self.data = 0.0
         self.wait = 0.0
         self.collective = 0.0
-        """Of collectives, with their waits."""
+        """Seconds in collectives, their waits included."""
         self.report = 0.0
         self.batches = 0
         self.operations = 0
 
     def read(self, now: float) -> Spent:
-        """Return the sums; a difference of two is what was spent in between.
+        """Return the sums; the difference of two results is the time spent in between.
 
         Args:
-            now: By `time.perf_counter`.
+            now: The time by `time.perf_counter`.
         """
         exchange = max(0.0, self.collective - self.wait)
         return Spent(now, self.data, self.wait, exchange, self.report, self.batches, self.operations)
 
     def add_wait(self, seconds: float) -> None:
-        """Count a collective that did nothing but wait for other ranks."""
+        """Count a collective that only waited for other ranks."""
         self.wait += seconds
         self.collective += seconds
         self.operations += 1
 
     def time_batches(self, batches: Iterator[T]) -> Iterator[T]:
-        """Give what an iterator gives, and count the time that it takes."""
+        """Yield the batches of an iterator, and count them and the time that the iterator takes."""
         while True:
             begun = time.perf_counter()
             try:
@@ -80,21 +82,21 @@ class Spending:
 
 @final
 class Stretch:
-    """The seconds that this process has spent since the last question."""
+    """The time that this process has spent since the last call of `end`."""
 
     def __init__(self) -> None:
         self._before = OWN.read(time.perf_counter())
 
     def end(self) -> Spent:
-        """Return it, and begin the next stretch."""
+        """Return the time spent, and begin the next stretch."""
         before, self._before = self._before, OWN.read(time.perf_counter())
         return subtract(self._before, before)
 
 
 def subtract(after: Spent, before: Spent) -> Spent:
-    """Return what was spent between two moments."""
+    """Return the time spent between two moments."""
     return Spent._make(one - other for one, other in zip(after, before, strict=True))
 
 
 OWN: Final = Spending()
-"""This process's."""
+"""The sums of this process."""

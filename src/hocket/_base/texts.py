@@ -1,15 +1,14 @@
-"""Text of what is not ours: users' exceptions and values, and names that go to a terminal.
+"""Text of users' objects: exceptions, values, and names that go to a terminal.
 
 *Problem.* An exception is a user's object. Its ``__str__``, ``__repr__``, ``__getattribute__``, ``__class__`` and
-``args`` may raise, and its text may be a gigabyte. Whoever describes an error does so because something has gone wrong
-already: if the description fails too, a worker dies without a word or the caller waits for ever.
+``args`` may raise, and its text may be a gigabyte. If the description of an error fails, too, a worker dies without a
+message, or the caller waits for ever.
 
-*How.* Nothing here raises and nothing here trusts: what an exception always has is read past the class of the user,
-through the descriptors of `BaseException`, texts are cut, and chains are walked once. `BaseException` is caught on
-purpose: a ``__str__`` may also raise SystemExit.
+*How.* The functions here neither raise nor trust an exception's class. They read an exception's attributes through the
+descriptors of `BaseException`, cut texts, and walk each chain once. They catch `BaseException` on purpose: a
+``__str__`` may also raise SystemExit.
 
-*What does not work.* A ``__str__`` that never returns holds up its own task, as any other function of the user's that
-does not.
+*Limit.* A ``__str__`` that never returns holds up its own task, as any other such function of the user's does.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ from typing import Any, Final, TypeVar
 E = TypeVar("E", bound=BaseException)
 
 MOST_NAME: Final = 200
-"""How long a name may be in a line."""
+"""The most characters of a name in a line."""
 
 MOST_CHARACTERS: Final = 20_000
-"""How long the text of one exception may be. A guess: far more than anybody reads, and little enough to be sent."""
+"""The most characters in the text of one exception. A guess: far more than users read, and little enough to send."""
 
 MOST_LINKS: Final = 10
-"""How many exceptions of a chain are described: half of them from each end. A guess."""
+"""The most exceptions of a chain that are described, half of them from each end. A guess."""
 
 _WHOLE_LIMIT: Final = 1e15
-"""Beyond it floats are no longer exact in their last digits."""
+"""From here on, the last digits of floats are no longer exact."""
 
 _CHAIN_FOR_HINTS: Final = 100
-"""Up to so long a chain the standard library describes its exceptions, with hints such as "Did you mean"; it walks the
-whole chain for each of them."""
+"""The longest chain whose exceptions the standard library describes, with hints such as "Did you mean". It walks the
+whole chain for each exception, which is too slow for longer ones."""
 
 _FRAME: Final = re.compile(r'(?P<indent> *)File "(?P<file>[^"]+)", line (?P<line>\d{1,9}), in ')
 """The first line of a frame in a traceback."""
@@ -50,19 +49,19 @@ _CONTEXT = "\nDuring handling of the above exception, another exception occurred
 
 _PACKAGE: Final = __file__.rsplit(os.sep, 2)[0] + os.sep
 _NOT_OURS: Final = (f"{_PACKAGE}testing{os.sep}", f"{_PACKAGE}cli{os.sep}demo{os.sep}")
-"""These run as a user's code does."""
+"""Folders of this package that count as user code."""
 
 _carriers = [contextlib.contextmanager.__code__.co_filename]
-"""How files begin whose frames tell a user nothing where ours have called them: between a ``with`` of ours and what it
-enters or leaves are frames of this one."""
+"""Prefixes of files whose frames are hidden if our code called them. The first is contextlib: its frames stand between
+a ``with`` of ours and the function that it enters."""
 
 _PICKLER: Final = f"{os.sep}cloudpickle{os.sep}"
 
 SHOWS_ALL: Final = os.environ.get("HOCKET_FULL_TRACEBACKS", "0") == "1"
-"""Whether tracebacks keep the frames of this package. Default: no; a user can do nothing about them."""
+"""Whether tracebacks keep the frames of this package. Default: no, because users cannot change that code."""
 
 _OUR_MISTAKES: Final = (AssertionError, LookupError, NameError)
-"""What our code never raises on purpose, unless `mark_told` was asked first: its frames are the evidence."""
+"""Errors that our code raises by mistake only, unless `mark_told` has marked them. Their frames are the evidence."""
 
 _TOLD: Final = "_hocket_is_told"
 
@@ -71,12 +70,12 @@ _TOLD: Final = "_hocket_is_told"
 
 
 def safe_text(value: object, most: int = MOST_CHARACTERS) -> str:
-    """Return ``str(value)``, cut to `most` characters; in its place, why there is none."""
+    """Return ``str(value)``, cut to `most` characters; if that raises, a text that says so."""
     return _convert(value, str, "__str__", most)
 
 
 def safe_repr(value: object, most: int = 1_000) -> str:
-    """Return ``repr(value)``, cut to `most` characters; in its place, why there is none."""
+    """Return ``repr(value)``, cut to `most` characters; if that raises, a text that says so."""
     return _convert(value, repr, "__repr__", most)
 
 
@@ -88,21 +87,21 @@ def _convert(value: object, function: Callable[[object], str], name: str, most: 
 
 
 def name_class(kind: type) -> str:
-    """Return the name of a class, also if its metaclass would rather not tell."""
+    """Return the name of a class, even if its metaclass hides or overrides the name."""
     try:
         return str.__str__(vars(type)["__name__"].__get__(kind))
-    except BaseException:  # the same
+    except BaseException:  # a user's metaclass may raise anything
         return "a class without a name"
 
 
 def name_kind(value: object) -> str:
-    """Return what something is, with its article: "an int", "a DataFrame"."""
+    """Return the name of a value's class with its article: "an int", "a DataFrame"."""
     name = name_class(type(value))
     return f"{'an' if name[:1] in 'aeioAEIO' or name == 'ndarray' else 'a'} {name}"
 
 
 def show_name(name: str) -> str:
-    r"""Return a name that somebody else chose as it may stand in a line: short, and harmless to a terminal.
+    r"""Return a foreign name, made fit for a line of text: short, and harmless to a terminal.
 
     Example:
         >>> from hocket._base import texts
@@ -121,8 +120,8 @@ def shorten(text: str, most: int = MOST_CHARACTERS) -> str:
 
 
 def add_sources(text: str) -> str:
-    """Return a worker's traceback with the lines of source that only this process can see. These are those of a
-    notebook's cells, and of what was typed at a prompt."""
+    """Return a worker's traceback, with the source lines that only this process can read: code of a notebook's cells,
+    and code typed at a prompt."""
     lines = text.split("\n")
     out: list[str] = []
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
@@ -137,7 +136,7 @@ def add_sources(text: str) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Return a number of bytes as people read it.
+    """Return a number of bytes, in the unit that suits its size.
 
     Example:
         >>> format_bytes(3 * 2**20)
@@ -151,7 +150,9 @@ def format_bytes(count: float) -> str:
 
 
 def show_figure(value: float) -> str:
-    """Return a number that a program has reported: whole ones whole, others with six digits or three after the point.
+    """Return the text of a number that a program has reported.
+
+    Whole numbers have no point. Others have six significant digits, or three decimals from a million on.
 
     Example:
         >>> from hocket._base import texts
@@ -165,7 +166,7 @@ def show_figure(value: float) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """Return a text without its end if it is longer than `most` characters, as the cell of a table shows it.
+    """Return a text that fits a table's cell: without its end if it is longer than `most` characters.
 
     Example:
         >>> cut("a long name", 8)
@@ -185,19 +186,18 @@ def describe(error: BaseException, most: int = MOST_CHARACTERS) -> str:
 
 
 def format_error(error: BaseException) -> str:
-    """Return the traceback of an exception and of those it came from, as Python prints it, with the user's own frames
-    only.
+    """Return the traceback of an exception and of its causes, as Python prints it, but only with the user's frames.
 
-    Of a long chain the ends are described, and how much was left out.
+    From a long chain it leaves out the middle, and says how many exceptions it left out.
     """
     try:
         return _format_chain(_list_chain(error))
-    except BaseException:  # see the module's docstring
+    except BaseException:  # the description of an error must not fail
         return f"{describe(error)}\n"
 
 
 def mark_told(error: E) -> E:
-    """Mark an error that our code raises on purpose, whose kind is among `_OUR_MISTAKES`: its text says all.
+    """Mark an error of a class in `_OUR_MISTAKES` that our code raises on purpose: its text says enough.
 
     Example:
         >>> from hocket._base import texts
@@ -212,17 +212,17 @@ def is_told(error: BaseException) -> bool:
     """Return whether `mark_told` has marked an error."""
     try:
         return _TOLD in object.__getattribute__(error, "__dict__")
-    except BaseException:  # a user's class may have none
+    except BaseException:  # a user's error may have no `__dict__`
         return False
 
 
 def _read(error: BaseException, name: str) -> Any:
-    """Return what every exception has, past the attributes of its class."""
+    """Return an attribute that every exception has, even if the exception's class overrides it."""
     return vars(BaseException)[name].__get__(error)
 
 
 def _list_chain(error: BaseException) -> list[tuple[BaseException, str]]:
-    """Return an exception and those that it came from, each with what stands between it and the next."""
+    """Return an exception and its causes, each with the line that Python prints between it and the next."""
     chain: list[tuple[BaseException, str]] = []
     seen: set[int] = set()
     following: BaseException | None = error
@@ -269,7 +269,7 @@ def _format_frames(error: BaseException) -> str:
 
 
 def _choose_frames(frames: list[traceback.FrameSummary], kind: type | None) -> list[traceback.FrameSummary]:
-    """Return the frames that are the user's, and what our own mistakes need."""
+    """Return the user's frames; for a mistake of ours, also our frames after the user's last one."""
     if SHOWS_ALL:
         return frames
     is_our_mistake = kind is not None and issubclass(kind, _OUR_MISTAKES)
@@ -279,7 +279,7 @@ def _choose_frames(frames: list[traceback.FrameSummary], kind: type | None) -> l
 
 
 def _mark_ours(filenames: list[str]) -> list[bool]:
-    """Tell of each frame whether it is ours: in our file, or in one of `_carriers` and called by one of ours."""
+    """Return whether each frame is ours: in a file of ours, or in a file of `_carriers` and called by our code."""
     marks: list[bool] = []
     carriers = tuple(_carriers)
     for filename in filenames:
@@ -289,12 +289,12 @@ def _mark_ours(filenames: list[str]) -> list[bool]:
 
 
 def add_carriers(*prefixes: str) -> None:
-    """Hide frames of files that begin so, where ours have called them, as those of an engine's library."""
+    """Hide frames of files with these prefixes if our code called them: for example, an engine's library."""
     _carriers.extend(prefix for prefix in prefixes if prefix not in _carriers)
 
 
 def _drop_ours(described: traceback.TracebackException) -> None:
-    """Leave the user's frames of a group's traceback, and of those in it."""
+    """Keep only the user's frames in the traceback of a group and of its exceptions."""
     left: list[traceback.TracebackException | None] = [described]
     while left:
         one = left.pop()
@@ -308,9 +308,9 @@ def _is_ours(filename: str) -> bool:
 
 
 def _format_last_lines(error: BaseException, has_hints: bool) -> str:
-    """Return the last lines: the class, the text, the notes."""
+    """Return the last lines of a traceback: the class, the text, the notes."""
     try:
-        str(error)  # if it raises, the standard library would not say what
+        str(error)  # if this raises, the standard library's text would not say which error
         if has_hints:
             return "".join(traceback.format_exception_only(type(error), error))
     except BaseException:  # noqa: S110 (the same)
@@ -319,8 +319,8 @@ def _format_last_lines(error: BaseException, has_hints: bool) -> str:
 
 
 def drop_own_frames(error: BaseException) -> None:
-    """Take from an exception the frames of ours, and of the pickler's, that come before the first one of the user's.
-    All go if there is none of the user's."""
+    """Remove from an exception our frames and the pickler's before the user's first frame; all, if there is no user's
+    frame."""
     trace: TracebackType | None = _read(error, "__traceback__")
     while trace is not None and not SHOWS_ALL:
         filename = trace.tb_frame.f_code.co_filename
@@ -331,12 +331,12 @@ def drop_own_frames(error: BaseException) -> None:
 
 
 def passed_user(error: BaseException) -> bool:
-    """Tell whether an exception came through a frame of the user's, or was raised in our own code and caught there."""
+    """Return whether an exception came through a frame of the user's code."""
     return not all(_mark_ours([_find_filename(trace) for trace in _list_frames(error)]))
 
 
 def is_raised_by_us(error: BaseException) -> bool:
-    """Tell whether a ``raise`` of our own code raised an exception: it explains itself, and is no mistake of ours."""
+    """Return whether a ``raise`` statement of our code raised an exception, which then explains itself."""
     import opcode  # here, because a program without a mistake never needs it
 
     frames = _list_frames(error)
@@ -355,7 +355,7 @@ def _list_frames(error: BaseException) -> list[TracebackType]:
 
 
 def _find_filename(trace: TracebackType) -> str:
-    """Return the file of a frame; of what a dataclass has written, the file of the dataclass."""
+    """Return the file of a frame; for methods that a dataclass generates, the file of the dataclass."""
     filename = trace.tb_frame.f_code.co_filename
     return trace.tb_frame.f_globals.get("__file__") or filename if filename == "<string>" else filename
 
@@ -372,11 +372,12 @@ _ESCAPES: Final = {code: text for code, text in _ESCAPES_ALL.items() if code not
 
 
 def escape(text: str, *, one_line: bool = False) -> str:
-    r"""Return a text that does nothing to a terminal and that every file takes: control characters, those that turn the
-    direction of writing, and halves of characters, as ``\x1b``.
+    r"""Return a text that is harmless to a terminal, and that every file can store.
+
+    Control characters, marks of the writing direction, and lone surrogates are written like ``\x1b``.
 
     Args:
-        text: A name or a message that somebody else chose.
+        text: A foreign name or message.
         one_line: Whether line breaks and tabs are escaped too.
 
     Example:

@@ -1,4 +1,4 @@
-"""`python -m hocket.cli`, for where the `hocket` script is not on the path."""
+"""`python -m hocket.cli`, for machines where the `hocket` script is not on the path."""
 
 import sys
 

@@ -1,7 +1,6 @@
-"""`hocket bench`: the core operations on this machine, in under a minute.
+"""`hocket bench`: the speed of the core operations on this machine, in under a minute.
 
-For a look at one machine. The comparison with other packages, in fresh processes that take turns, is the repository's
-``benchmarks/core.py``.
+The repository's ``benchmarks/core.py`` compares Hocket with other packages, in fresh processes that take turns.
 """
 
 from __future__ import annotations
@@ -20,28 +19,28 @@ import hocket
 from hocket.cli import workload
 
 MANY = 1000
-"""Calls in flight at once where many are."""
+"""How many calls are in flight at once, in operations with many."""
 
 LARGE_BYTES = 100 * 2**20
-"""Size of the large value."""
+"""The size of the large value."""
 
 ROUNDS = 5
-"""Samples of each operation; the median is shown."""
+"""How many samples to take of each operation; the table shows the median."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One thing measured."""
+    """An operation to measure."""
 
     name: str
     unit: str
     run: Callable[[], object]
     amount: float = 1
-    """How much of the unit one run does."""
+    """How many units one run does."""
 
 
 def list_operations(large_bytes: int = LARGE_BYTES) -> Iterator[Operation]:
-    """Return the operations, against the open session; what one needs is built just before it."""
+    """Yield the operations, for the open session. The values that an operation needs are built just before it."""
     task = hocket.remote(workload.multiply)
     yield Operation(name="tasks, one at a time", unit="tasks/s", run=lambda: hocket.get(task.remote(6, 7)))
     yield Operation(
@@ -80,7 +79,7 @@ def _wait_for_many(task: Any) -> None:
 
 
 def measure(operation: Operation, seconds: float) -> list[float]:
-    """Return the amount a second in each of `ROUNDS` rounds, after one run that does not count."""
+    """Return the rate per second in each of `ROUNDS` rounds, after one run that does not count."""
     operation.run()
     rates = []
     for _ in range(ROUNDS):
@@ -93,7 +92,7 @@ def measure(operation: Operation, seconds: float) -> list[float]:
 
 
 def run(*, as_json: bool, is_quick: bool) -> int:
-    """Measure, print the table, return the exit code."""
+    """Measure, print the table, and return the exit code."""
     seconds = 0.05 if is_quick else 2.0
     results: list[dict[str, Any]] = []
     with hocket.init():
@@ -126,5 +125,5 @@ def run(*, as_json: bool, is_quick: bool) -> int:
 
 
 def format_rate(value: Any) -> str:
-    """Return a rate as people read it."""
+    """Format a rate for people."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

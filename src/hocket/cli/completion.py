@@ -1,4 +1,4 @@
-"""Completion for shells, made of the command's own parser: ``eval "$(hocket completion bash)"``."""
+"""Completion for shells, built from the command's own parser: ``eval "$(hocket completion bash)"``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SHELLS = ("bash", "fish", "zsh")
 
 
 def write(parser: argparse.ArgumentParser, shell: str) -> str:
-    """Return what a shell has to run.
+    """Return the script for a shell to run.
 
     Args:
         parser: The command's parser, with its subcommands.

@@ -1,4 +1,4 @@
-"""The console that commands print tables on."""
+"""The console for the commands' tables."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rich import console
 
 
 def open_console(columns: int) -> console.Console:
-    """Return the console that a command prints its tables on.
+    """Return the console on which a command prints its tables.
 
     Args:
-        columns: How wide it is where there is no terminal, and COLUMNS does not say.
+        columns: The width if there is no terminal and COLUMNS is not set to a number.
     """
     out = console.Console(highlight=False)
     if not out.is_terminal and not os.environ.get("COLUMNS", "").isdigit():

@@ -1,4 +1,4 @@
-"""`hocket doctor`: what a bug report needs, and whether this machine has what Hocket needs."""
+"""`hocket doctor`: facts for a bug report, and checks whether this machine has all that Hocket needs."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ from hocket.cli import workload
 from hocket.engine import node
 
 PACKAGES = ("hocket", "cloudpickle", "numpy", "psutil", "rich", "torch", "tensorflow", "keras", "jax", "ray", "pyarrow")
-"""Whose versions are told, if they are installed; none of them is imported for it."""
+"""The packages to list with their installed versions, without importing them."""
 
 LIMIT_SECONDS = 30.0
-"""How long each step of the self-test may take; together they take a second."""
+"""How long each step of the self-test may take; all of them together usually take a second."""
 
 PUT_BYTES = 64 * 2**20
-"""Size of the value in the self-test: more than a small container's /dev/shm holds."""
+"""The size of the value in the self-test: more than a small container's /dev/shm holds."""
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (looked at, not written to)
-"""Where others keep shared memory."""
+"""The place where other programs keep shared memory."""
 
 FEW_DESCRIPTORS = 4096
-"""Below, a program with many large objects runs out: each takes one."""
+"""With fewer descriptors, a program with many large objects runs out of them: each object takes one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing looked at."""
+    """A check, and its result."""
 
     name: str
     detail: str
     is_ok: bool = True
     remedy: str = ""
-    """What to do if it is not ok."""
+    """Advice if the check fails."""
 
 
 def run(*, as_json: bool) -> int:
-    """Print what was found; return 1 if something is wrong, 0 otherwise."""
+    """Print the results; return 1 if a check failed, 0 otherwise."""
     checks = list(check_all())
     is_ok = all(check.is_ok for check in checks)
     if as_json:
@@ -72,7 +72,7 @@ def run(*, as_json: bool) -> int:
 
 
 def check_all() -> Iterator[Check]:
-    """Look at the machine, then run something on it; elsewhere than on Linux there is nothing more to look at."""
+    """Check the machine, then a session on it. On systems other than Linux, check only the versions."""
     yield from check_versions()
     if not sys.platform.startswith("linux"):
         return
@@ -85,7 +85,7 @@ def check_all() -> Iterator[Check]:
 
 
 def check_versions() -> Iterator[Check]:
-    """Tell versions, without importing anything."""
+    """Yield the versions, without importing any package."""
     yield Check(
         name="Python", detail=f"{platform.python_version()} ({platform.python_implementation()}), {sys.executable}"
     )
@@ -107,7 +107,7 @@ def check_versions() -> Iterator[Check]:
 
 
 def check_machine() -> Iterator[Check]:
-    """Tell what the session will find."""
+    """Yield the resources that a session will find."""
     affinity = len(os.sched_getaffinity(0))
     cpus = node.count_cpus()
     yield Check(
@@ -145,7 +145,7 @@ def check_machine() -> Iterator[Check]:
 
 
 def check_kernel_features() -> Iterator[Check]:
-    """Try the system calls that the engine stands on."""
+    """Try the system calls that the engine needs."""
 
     yield _try(
         "memfd_create",
@@ -237,7 +237,7 @@ def _close() -> str:
     hocket.shutdown()
     left = []
     for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended in the meantime
             left.append(child.name())
     _expect([name for name in left if name.startswith("hocket:")], [])
     return ""

@@ -1,4 +1,4 @@
-"""Errors of options that are misspelt, or that stand where the command does not see them."""
+"""Error messages for options that are misspelt, or stand where the command does not look for them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from hocket import keywords
 _WORKERS_ELSEWHERE: Final = re.compile(
     r"-np?(?P<count>\d*)|--(num|n|np|nprocs?|num[-_]proc|num[-_]procs|num[-_]workers|num[-_]processes|world[-_]size)"
 )
-"""How other launchers write how many ranks there are: mpirun, Horovod, srun, accelerate."""
+"""Options for the number of ranks in other launchers: mpirun, Horovod, srun, accelerate."""
 
 
 def suggest(parser: argparse.ArgumentParser, unknown: Sequence[str], argv: Sequence[str]) -> str:
-    """Return a question that names the options that were meant by unknown ones, with their values; empty if none is
-    close.
+    """Return a question that suggests known options, with their values, for unknown ones; empty if none is similar.
 
     Args:
-        parser: The command's.
-        unknown: What it did not know.
+        parser: The command's parser.
+        unknown: The words that the parser did not know.
         argv: The command line, in which an option's value follows it.
     """
     meant = []
@@ -38,7 +37,7 @@ def suggest(parser: argparse.ArgumentParser, unknown: Sequence[str], argv: Seque
 
 
 def _find_close(parser: argparse.ArgumentParser, name: str) -> tuple[str, str]:
-    """Return the option that an unknown one is like, and the value that was written into it; empty if there is none."""
+    """Return the known option closest to an unknown one, and the value written into that; empty if there is none."""
     known = list_options(parser)
     elsewhere = _WORKERS_ELSEWHERE.fullmatch(name)
     if elsewhere and "--workers" in known:
@@ -55,20 +54,19 @@ def list_options(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def takes_value(parser: argparse.ArgumentParser, option: str) -> bool:
-    """Tell whether a value follows an option."""
+    """Return whether an option takes a value."""
     return any(option in action.option_strings and action.nargs != 0 for action in parser._actions)
 
 
 def describe_misplaced(parser: argparse.ArgumentParser, target: str, args: Sequence[str], *, is_module: bool) -> str:
-    """Return the error of launcher's options that stand behind the script; empty if there are none.
+    """Return the error for launcher options after the script; empty if there are none.
 
-    They may be the script's own: a script whose file names the option has it, and what follows a ``--`` is nobody
-    else's.
+    The options may be the script's own. They are if the script's file names them, or if they follow a ``--``.
 
     Args:
-        parser: The launcher's.
+        parser: The launcher's parser.
         target: The script, or a module's name.
-        args: What stands behind it.
+        args: The words after it.
         is_module: Whether `target` is a module's name.
     """
     source = "" if is_module else _read(target)
@@ -87,7 +85,7 @@ def describe_misplaced(parser: argparse.ArgumentParser, target: str, args: Seque
 
 
 def _walk(parser: argparse.ArgumentParser, args: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the launcher's options among a script's arguments, each with the words that it consists of."""
+    """Yield the launcher's options among a script's arguments, each with its own words."""
     known = list_options(parser)
     seen: set[str] = set()
     for position, word in enumerate(args):
@@ -104,5 +102,5 @@ def _walk(parser: argparse.ArgumentParser, args: Sequence[str]) -> Iterator[tupl
 def _read(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:  # a folder, an archive, a program: nobody knows which options it has
+    except OSError:  # a folder, an archive, a program: its options are unknown
         return ""

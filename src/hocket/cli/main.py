@@ -1,4 +1,4 @@
-"""The `hocket` command: reads the arguments, and loads what they ask for and nothing else."""
+"""The `hocket` command: reads the arguments, and loads only the modules that they need."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hocket.cli import flags, notices
 from hocket.core import engines
 
 DEMO_NEEDS = {"torch": "torch", "sklearn": "scikit-learn", "matplotlib": "matplotlib"}
-"""What the demo imports, by the name that it imports, with the name that pip knows."""
+"""The demo's imports, each with its name for pip."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,17 +31,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments. Default: those of the process.
 
     Returns:
-        The exit code: 0, or 1 after an error, 130 after Ctrl-C, 141 where nobody reads the output any more; of `run`,
-        that of the script.
+        The exit code: 0, or 1 after an error, 130 after Ctrl-C, 141 if the output has no reader any more. For `run`,
+        the exit code of the script.
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # names that have no letters in its encoding end no command
+        if isinstance(stream, io.TextIOWrapper):  # a name that the encoding lacks ends no command
             stream.reconfigure(errors="backslashreplace")
     try:
         try:
             return _run(_parse(argv))
         finally:
-            if sys.stdout is not None:  # as where the output is closed
+            if sys.stdout is not None:  # None if the output is closed
                 sys.stdout.flush()
     except BrokenPipeError as error:
         if _drop_unread():
@@ -51,16 +51,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 _BROKEN_PIPE = 128 + signal.SIGPIPE
-"""What a shell shows for a program that wrote to a pipe without a reader."""
+"""The exit code that a shell shows for a program that wrote to a pipe without a reader."""
 
 
 def _drop_unread() -> bool:
-    """Have what nobody reads any more go nowhere, as where the output ends in ``head``; tell whether there is any."""
+    """Discard output that has no reader any more, as before ``head``; return whether there is such output."""
     found = False
     for stream in (sys.stdout, sys.stderr):
         try:
             descriptor = stream.fileno()
-        except (OSError, ValueError, AttributeError):  # it is no file, as in a test, or closed
+        except (OSError, ValueError, AttributeError):  # it is closed, or no file, as in a test
             continue
         poll = select.poll()
         poll.register(descriptor, 0)
@@ -87,7 +87,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the arguments. What is not known is the command's mistake, and so is the usage that is shown."""
+    """Parse the arguments. An unknown argument is an error of the subcommand, which shows the subcommand's usage."""
     parser = build_parser()
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -221,7 +221,7 @@ def _add_runs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def _get_engine() -> str:
-    """Return the engine of a session that names none."""
+    """Return the default engine of a session."""
     return os.environ.get("HOCKET_ENGINE") or engines.NAMES[0]
 
 
@@ -246,7 +246,7 @@ _TORCHRUN_MEETING = (
     *("rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "node-rank", "master-addr", "master-port", "local-addr"),
     *("start-method", "monitor-interval", "role"),
 )
-"""Options of torchrun's with a value that say how machines meet: the ranks are on one, and meet without."""
+"""torchrun's options with a value for how machines meet. The ranks are on one machine, and need none of them."""
 
 
 _TORCHRUN_OTHERS = {
@@ -259,11 +259,11 @@ _TORCHRUN_OTHERS = {
     "duplicate-stderr-filters": None,
     "event-log-handler": None,
 }
-"""Options of torchrun's that have no counterpart, with how many values they take (None: one)."""
+"""torchrun's options without a counterpart, with the number of their values (None: one)."""
 
 
 class _Refused(argparse.Action):
-    """Says that an option is torchrun's alone."""
+    """An option that only torchrun has: an error."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: object, values: object, option: str | None = None
@@ -272,7 +272,7 @@ class _Refused(argparse.Action):
 
 
 class _Ignored(argparse.Action):
-    """Takes note of an option that has no effect here."""
+    """An option that has no effect here: it is noted."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: object, values: object, option: str | None = None
@@ -343,7 +343,7 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as in python -m")
     run.add_argument("script", metavar="SCRIPT", help="a script, a folder with a __main__.py, or a module")
     rest = run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="what the script gets")
-    rest.required = False  # else argparse demands it where the script is missing
+    rest.required = False  # else argparse requires it if the script is missing
     run.set_defaults(run=_run_run, parser=run)
 
 
@@ -395,7 +395,7 @@ def _parse_seconds(text: str) -> float:
 
 
 class _parse_count:  # noqa: N801 (argparse shows its name in messages about values that it refuses)
-    """Reads a whole number that is not below a limit."""
+    """Reads a whole number within limits."""
 
     def __init__(self, least: int, most: float = math.inf) -> None:
         self._least = least
@@ -470,13 +470,13 @@ def _run_completion(arguments: argparse.Namespace) -> int:
 
 
 def _run_module(module: str, **names: str) -> Callable[[argparse.Namespace], int]:
-    """Return what runs a command: the function `run` of a module.
+    """Return a function that runs a command: it calls the function `run` of a module.
 
-    The module is loaded when the command runs, so that `hocket --version` waits for none of them.
+    The module is loaded only when the command runs, which keeps `hocket --version` fast.
 
     Args:
         module: The module's name in `hocket.cli`.
-        **names: Which of the command's arguments `run` gets, by its own names for them.
+        **names: The command's arguments that `run` gets, by the names of its own parameters.
     """
 
     def run(arguments: argparse.Namespace) -> int:

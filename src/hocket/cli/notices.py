@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 def notify(text: str) -> None:
-    """Say something on stderr that keeps nobody from working, also if it cannot be written."""
+    """Print a notice on stderr. If that fails, the command goes on."""
     try:
         print(text, file=sys.stderr, flush=True)
-    except OSError:  # a full disk: what is left in the stream's buffer would make the exit code 120
+    except OSError:  # a full disk: the stream's unwritten buffer would make the exit code 120
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (for the rest of the process)

@@ -1,4 +1,4 @@
-"""`hocket runs`: the runs of folders, in a table or beside each other in a report."""
+"""`hocket runs`: the runs in folders, in a table or side by side in a report."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from hocket.observe.runs import history, log
 from hocket.stores import local_files, trust
 
 SHOWN_METRICS = 5
-"""Metrics in the table unless some are named."""
+"""How many metrics the table shows by default."""
 
 WIDTH = 160
-"""Columns where there is no terminal."""
+"""The width in columns if there is no terminal."""
 
 
 def report(folder: str, output: str | None) -> Path:
-    """Write the report of a run, also of one that has saved nothing; return its file."""
+    """Write the report of a run, even of a run that has saved nothing, and return the report's file."""
     results = importlib.import_module("hocket.train.result")
     if output is None and Path(folder).is_dir():
         trust.check_entered(Path(folder), "Name a file with --output")
     try:
         result = results.Result.from_path(folder)
-    except RuntimeError as error:  # what Ray raises there
+    except RuntimeError as error:  # Ray raises this class, too
         if not Path(folder, log.NAME).is_file():
             raise ValueError(str(error)) from error
-        result = None  # it has reported, but saved nothing
+        result = None  # the run has reported, but saved nothing
     try:
         if result is not None:
             written: Path = result.report(output)
@@ -51,7 +51,7 @@ def report(folder: str, output: str | None) -> Path:
 def run(
     *, folders: Sequence[str], metrics: Sequence[str] | None, sort: str | None, output: str | None, as_json: bool
 ) -> int:
-    """Print the runs of folders, or write their report; return the exit code."""
+    """Print the runs in folders, or write their report, and return the exit code."""
     found = []
     for path in dict.fromkeys(path for folder in folders for path in history.find_runs(folder)):
         try:
@@ -114,7 +114,7 @@ def _describe(one: history.RunHistory) -> dict[str, object]:
 
 
 def _make_whole(value: float | None) -> float | int | None:
-    """Return a metric, a whole number as such."""
+    """Return a metric, as an int if it is a whole number."""
     return int(value) if value is not None and value.is_integer() else value
 
 

@@ -1,8 +1,8 @@
-"""`hocket status`: what runs, and where the memory is, in every session of this user on this machine.
+"""`hocket status`: the running work and the memory of every session of this user on this machine.
 
-It finds guardians by their process name, and asks each driver through its inspection endpoint (see
-`engine.local.endpoint`). A driver that does not answer, because a library holds the interpreter or somebody stopped it,
-is shown by what /proc tells alone.
+It finds guardians by their process name, and queries each driver through its inspection endpoint (see
+`engine.local.endpoint`). A driver does not answer if a library holds the interpreter, or if it was stopped. Then only
+facts from /proc are shown.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from hocket.engine.local import endpoint
 from hocket.observe import sessions
 
 TIMEOUT_SECONDS = 2.0
-"""How long a driver may take to answer. It takes milliseconds unless it is stuck. A guess at a person's patience."""
+"""How long a driver may take to answer. It takes milliseconds unless the driver is stuck. A guess."""
 
 SHOWN_LINES = 10
-"""Source lines shown with what they hold."""
+"""How many source lines to show with the memory that they hold."""
 
 WIDTH = 140
-"""Columns where there is no terminal."""
+"""The width in columns if there is no terminal."""
 
 
 def run(*, as_json: bool, timeout_s: float = TIMEOUT_SECONDS) -> int:
-    """Print all sessions; return the exit code."""
+    """Print all sessions, and return the exit code."""
     found = [sessions.look(one, timeout_s) for one in endpoint.list_sessions()]
     if as_json:
         print(showing.encode(found, indent=2))
@@ -53,7 +53,7 @@ def run(*, as_json: bool, timeout_s: float = TIMEOUT_SECONDS) -> int:
 
 
 def show(session: sessions.Session, out: console.Console) -> None:
-    """Print one session."""
+    """Print a session."""
     processes = session["processes"]
     driver = next((one for one in processes if one["role"] == "driver"), None)
     total = sum(one["rss_bytes"] for one in processes)
@@ -95,7 +95,7 @@ def show(session: sessions.Session, out: console.Console) -> None:
 
 
 def _quote(name: str) -> text.Text:
-    """Return what somebody else has named, so that it does nothing to the terminal."""
+    """Return a user's name as text that cannot control the terminal."""
     return text.Text(texts.show_name(name))
 
 
@@ -213,7 +213,7 @@ def _format_resources(found: dict[str, dict[str, float]]) -> Iterable[str]:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return a time span as people read it.
+    """Format a time span for people.
 
     Example:
         >>> format_seconds(0.25), format_seconds(75), format_seconds(7500)

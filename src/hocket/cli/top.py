@@ -1,4 +1,4 @@
-"""`hocket top`: what runs, in a terminal, until Ctrl-C or q."""
+"""`hocket top`: the running work, in a terminal, until Ctrl-C or q."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from hocket.cli import consoles
 from hocket.observe.top import looking
 
 PLAIN_SECONDS = 2.0
-"""How often it is printed where a terminal cannot show pages."""
+"""The interval of the prints if the terminal cannot show pages."""
 
 WIDTH = 140
-"""Columns where there is no terminal."""
+"""The width in columns if there is no terminal."""
 
 
 def run(*, pid: int | None, plain: bool, count: int | None) -> int:
-    """Show a session; return the exit code.
+    """Show a session, and return the exit code.
 
     Args:
-        pid: Of its driver. Default: the session that was opened last.
-        plain: Print again and again, as where the terminal cannot do more.
-        count: How often to print, then. Default: until the session ends.
+        pid: The pid of its driver. Default: the session that was opened last.
+        plain: Whether to print repeatedly, as on a terminal that cannot show pages.
+        count: How often to print. If set, it implies `plain`. Default: until the session ends.
     """
     look = looking.Look(pid)
     try:

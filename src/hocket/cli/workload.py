@@ -1,6 +1,6 @@
 """The tasks and actors of `hocket bench` and `hocket doctor`.
 
-Imports next to nothing: each new worker imports this module.
+This module imports very little, because each new worker imports it.
 """
 
 import os
@@ -14,13 +14,13 @@ class Counter:
         self._count = 0
 
     def add(self, amount: int) -> int:
-        """Return the sum so far."""
+        """Add to the sum, and return it."""
         self._count += amount
         return self._count
 
 
 def multiply(x: int, y: int) -> int:
-    """Return the product."""
+    """Return the product of two numbers."""
     return x * y
 
 

@@ -1,8 +1,8 @@
-"""Collectives: what ranks compute together. Inside a host they do so through memory that they share.
+"""Collectives: operations that ranks do together. Ranks on one host use shared memory.
 
 - The functions here have the names of ``ray.util.collective``; they are for actors and tasks of one machine.
 - `hocket.collective.torch` is the backend ``"hocket"`` of torch.distributed, which trainers use.
-- `host_group.HostGroup` is what it stands on: the same for numpy arrays, and whatever looks like them.
+- `host_group.HostGroup` is the common base: the same operations for numpy arrays and similar types.
 """
 
 from hocket.collective.api import allgather as allgather

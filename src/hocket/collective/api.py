@@ -1,8 +1,8 @@
 """Collectives in actors and tasks, under the names of ``ray.util.collective``.
 
-Ranks are processes of one machine. Tensors are numpy arrays, or whatever numpy can look into without copying (torch
-tensors on the CPU), and are changed in place. For several machines, and for dtypes that numpy lacks, use
-torch.distributed with the backend ``"hocket"`` (`hocket.collective.torch`).
+Ranks are processes of one machine. Tensors are numpy arrays, or objects whose memory numpy can share (torch tensors on
+the CPU); they are changed in place. For several machines, and for dtypes that numpy lacks, use torch.distributed with
+the backend ``"hocket"`` (`hocket.collective.torch`).
 """
 
 from __future__ import annotations
@@ -17,36 +17,35 @@ from hocket.collective.arithmetic import ReduceOp
 from hocket.core import actor, api
 
 DEFAULT: Final = "default"
-"""The name of a group that gets none."""
+"""The default name of a group."""
 
 JOIN_SECONDS = 60.0
-"""How long `init_collective_group` waits for the other ranks. A guess."""
+"""Seconds that `init_collective_group` waits for the other ranks. A guess."""
 
 TIMEOUT_SECONDS = 1800.0
-"""How long an operation waits for a rank. torch's default."""
+"""Seconds that an operation waits for a rank. torch's default."""
 
 _BACKENDS = ("hocket", "gloo")
 
 
 _groups: dict[str, tuple[host_group.HostGroup, rendezvous.ActorStore]] = {}
-"""The groups of this process by name, each with its store. The store's actor ends with the last store of the group, so
-the store is held as long as the group is."""
+"""The groups of this process by name. Each keeps its store, because the store's actor ends with the last store."""
 
 
 def init_collective_group(
     world_size: int, rank: int, backend: str = "hocket", group_name: str = DEFAULT, gloo_timeout: int = 30000
 ) -> None:
-    """Join a group; to be called in each of its processes. Returns when all have.
+    """Join a group, and wait until all ranks have joined. Each process of the group calls this function.
 
     Args:
-        world_size: How many ranks the group has.
+        world_size: The number of ranks.
         rank: This process's number, from 0.
-        backend: ``"hocket"``. ``"gloo"``, Ray's name for tensors on the CPU, means the same here, in any case.
+        backend: ``"hocket"``. ``"gloo"``, Ray's name for tensors on the CPU, means the same here. Case does not matter.
         group_name: The group's name in this session.
-        gloo_timeout: Ray's; without meaning here.
+        gloo_timeout: For compatibility with Ray; ignored.
 
     Raises:
-        ValueError: A number is out of range, another process has the rank, or the backend is another one.
+        ValueError: A number is out of range, another process has the rank, or the backend is unknown.
         RuntimeError: This process is in a group of that name already.
         CollectiveTimeoutError: Not all ranks have joined in time.
         CollectiveError: The ranks are on several machines.
@@ -113,15 +112,15 @@ def create_collective_group(
     group_name: str = DEFAULT,
     gloo_timeout: int = 30000,
 ) -> None:
-    """Make a group of actors, from outside of them. Returns when all have joined.
+    """Make a group of actors, from outside of them; wait until all have joined.
 
     Args:
-        actors: Handles, one for each rank.
-        world_size: How many there are.
+        actors: The actors' handles, one for each rank.
+        world_size: The number of ranks.
         ranks: The rank of each actor.
-        backend: As `init_collective_group`.
+        backend: See `init_collective_group`.
         group_name: The group's name in this session.
-        gloo_timeout: Ray's; without meaning here.
+        gloo_timeout: For compatibility with Ray; ignored.
 
     Raises:
         ValueError: There is not one rank for each actor, or the ranks are not 0 to world_size - 1.
@@ -159,7 +158,7 @@ def _join_from_outside(_: object, world_size: int, rank: int, backend: str, grou
 
 
 def is_backend_available(backend: str) -> bool:
-    """Tell whether groups of a backend can be made.
+    """Tell whether groups with a backend can be made.
 
     Example:
         >>> from hocket import collective
@@ -181,10 +180,10 @@ def is_group_initialized(group_name: str = DEFAULT) -> bool:
 
 
 def destroy_collective_group(group_name: str = DEFAULT) -> None:
-    """Leave a group. The other ranks must do so too: a rank that waits for this one gets an error.
+    """Leave a group. The other ranks must leave it, too: a rank that waits for this one gets an error.
 
     Raises:
-        RuntimeError: This process is not in it.
+        RuntimeError: This process is not in the group.
     """
     group = _find(group_name)
     del _groups[group_name]
@@ -203,7 +202,7 @@ def get_rank(group_name: str = DEFAULT) -> int:
 
 
 def get_collective_group_size(group_name: str = DEFAULT) -> int:
-    """Return how many ranks a group has; -1 if this process is not in it.
+    """Return the number of ranks in a group; -1 if this process is not in the group.
 
     Example:
         >>> from hocket import collective
@@ -214,19 +213,19 @@ def get_collective_group_size(group_name: str = DEFAULT) -> int:
 
 
 def allreduce(tensor: object, group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM) -> None:
-    """Put the sum of all ranks' tensors, or what `op` makes of them, into each.
+    """Put the sum of all ranks' tensors, or their combination by `op`, into each tensor.
 
-    Sums are made in the order of the ranks, so they have the same bits in all of them and in each run.
+    Sums are made in the order of the ranks, so they have the same bits in all ranks and in each run.
 
     Args:
-        tensor: Of equal shape and dtype in all ranks.
-        group_name: Which group.
+        tensor: A tensor of equal shape and dtype in all ranks.
+        group_name: The group.
         op: A `ReduceOp`. ``MEAN`` needs floats.
 
     Raises:
         RuntimeError: This process is not in the group.
         ValueError: The tensor cannot be changed in place.
-        CollectiveError: A rank died, called something else, or did not come.
+        CollectiveError: A rank died, called another operation, or did not come.
     """
     group = _find(group_name)
     if group.size > 1:
@@ -234,9 +233,9 @@ def allreduce(tensor: object, group_name: str = DEFAULT, op: ReduceOp = ReduceOp
 
 
 def reduce(tensor: object, dst_rank: int = 0, group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM) -> None:
-    """Put the sum of all ranks' tensors, or what `op` makes of them, into that of one rank. The others keep theirs.
+    """Put the sum of all ranks' tensors, or their combination by `op`, into one rank's tensor only.
 
-    Raises as `allreduce` does.
+    Raises the errors of `allreduce`.
     """
     group = _find(group_name)
     _check_rank("dst_rank", dst_rank, group)
@@ -245,9 +244,9 @@ def reduce(tensor: object, dst_rank: int = 0, group_name: str = DEFAULT, op: Red
 
 
 def broadcast(tensor: object, src_rank: int = 0, group_name: str = DEFAULT) -> None:
-    """Put one rank's tensor into that of each.
+    """Put one rank's tensor into the tensor of each rank.
 
-    Raises as `allreduce` does.
+    Raises the errors of `allreduce`.
     """
     group = _find(group_name)
     _check_rank("src_rank", src_rank, group)
@@ -257,14 +256,14 @@ def broadcast(tensor: object, src_rank: int = 0, group_name: str = DEFAULT) -> N
 
 
 def allgather(tensor_list: Sequence[object], tensor: object, group_name: str = DEFAULT) -> None:
-    """Put each rank's tensor into the place of its number in the list, in all ranks.
+    """Put each rank's tensor into the list item with the rank's number, in all ranks.
 
     Args:
         tensor_list: As many tensors as there are ranks, of the shape and dtype of `tensor`.
-        tensor: This rank's.
-        group_name: Which group.
+        tensor: This rank's tensor.
+        group_name: The group.
 
-    Raises as `allreduce` does.
+    Raises the errors of `allreduce`.
     """
     group = _find(group_name)
     array = _as_array(tensor, is_changed=False)
@@ -278,15 +277,15 @@ def allgather(tensor_list: Sequence[object], tensor: object, group_name: str = D
 def reducescatter(
     tensor: object, tensor_list: Sequence[object], group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM
 ) -> None:
-    """Put the sum of what all ranks have in the place of this rank's number in their lists into its tensor.
+    """Put the sum of the list items with this rank's number, over all ranks, into this rank's tensor.
 
     Args:
-        tensor: Where the result goes.
+        tensor: Receives the result.
         tensor_list: As many tensors as there are ranks, of the shape and dtype of `tensor`.
-        group_name: Which group.
+        group_name: The group.
         op: A `ReduceOp`.
 
-    Raises as `allreduce` does.
+    Raises the errors of `allreduce`.
     """
     group = _find(group_name)
     array = _as_array(tensor)
@@ -298,9 +297,9 @@ def reducescatter(
 
 
 def send(tensor: object, dst_rank: int, group_name: str = DEFAULT) -> None:
-    """Send a tensor to one rank, which must call `recv`. Returns when it is on its way.
+    """Send a tensor to one rank, which must call `recv`. Returns when the message is on its way.
 
-    Raises as `allreduce` does.
+    Raises the errors of `allreduce`.
     """
     group = _find(group_name)
     _check_rank("dst_rank", dst_rank, group)
@@ -309,9 +308,9 @@ def send(tensor: object, dst_rank: int, group_name: str = DEFAULT) -> None:
 
 
 def recv(tensor: object, src_rank: int, group_name: str = DEFAULT) -> None:
-    """Receive what one rank sends into a tensor of the same size.
+    """Receive a tensor from one rank, into a tensor of the same size.
 
-    Raises as `allreduce` does.
+    Raises the errors of `allreduce`.
     """
     group = _find(group_name)
     _check_rank("src_rank", src_rank, group)
@@ -319,9 +318,9 @@ def recv(tensor: object, src_rank: int, group_name: str = DEFAULT) -> None:
 
 
 def barrier(group_name: str = DEFAULT) -> None:
-    """Return when all ranks have called it.
+    """Wait until all ranks have called this function.
 
-    Raises as `allreduce` does.
+    Raises the errors of `allreduce`.
     """
     group = _find(group_name)
     if group.size > 1:
@@ -358,7 +357,7 @@ def _as_arrays(
 
 
 def _as_array(tensor: object, *, is_changed: bool = True) -> Any:
-    """Return a flat array that looks into a tensor. One that is not changed may be of anything that numpy copies."""
+    """Return a flat array that shares a tensor's memory. For a tensor that is only read, it may be numpy's copy."""
     array = np.asarray(tensor)
     if is_changed and type(tensor) is not np.ndarray and array.size:
         again = np.asarray(tensor)

@@ -1,4 +1,4 @@
-"""Arithmetic on the numbers themselves: numpy's functions, or those of a framework that has more kinds of numbers."""
+"""Arithmetic on arrays: numpy's functions, or those of a framework that has more number types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class ReduceOp(enum.IntEnum):
-    """How the tensors of the ranks become one."""
+    """The operation that combines the ranks' tensors."""
 
     SUM = 0
     PRODUCT = 1
@@ -27,25 +27,25 @@ BITWISE: Final = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 
 
 def explain_bitwise(op: ReduceOp, dtype: object) -> str:
-    """Return the message for an operation on bits of what is no whole number."""
+    """Return the message for a bitwise operation on numbers that are not integers."""
     return f"op={op.name} is about the bits of whole numbers, but received {dtype}. Convert it to int64 first."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Arithmetic:
-    """How arrays of one kind are copied and combined. They are one-dimensional and contiguous."""
+    """The functions that copy and combine arrays of one kind. The arrays are one-dimensional and contiguous."""
 
     name: str
     view: Callable[[Any, Any, int, int], Any]
-    """Of a buffer, a dtype, a count and an offset in bytes: an array that looks into the buffer."""
+    """Takes a buffer, a dtype, a count and an offset in bytes; returns an array that shares the buffer's memory."""
     copy: Callable[[Any, Any], object]
-    """Target, source."""
+    """Takes a target and a source."""
     combine: Mapping[ReduceOp, Callable[..., object]]
-    """Of two arrays and ``out=``."""
+    """Functions of two arrays and ``out=``, by operation."""
     divide: Callable[..., object]
-    """Of an array and a number, and ``out=``."""
+    """A function of an array, a number, and ``out=``."""
     is_inexact: Callable[[Any], bool]
-    """Whether a dtype has a mean: whole numbers have none."""
+    """Whether a dtype has a mean: integers have none."""
 
 
 NUMPY: Final = Arithmetic(

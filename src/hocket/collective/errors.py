@@ -6,9 +6,9 @@ from hocket import exceptions
 
 
 class CollectiveError(exceptions.HocketError):
-    """A collective operation cannot end well.
+    """A collective operation cannot succeed.
 
-    The group cannot be used any more: the ranks no longer agree on what was done.
+    The group is unusable afterwards, because the ranks no longer agree on which operations were done.
     """
 
 
@@ -17,8 +17,8 @@ class RankDiedError(CollectiveError):
 
 
 class CollectiveMismatchError(CollectiveError):
-    """The ranks called different operations, or the same with other shapes."""
+    """The ranks called different operations, or the same operation with different shapes."""
 
 
 class CollectiveTimeoutError(CollectiveError, TimeoutError):
-    """A rank did not come to an operation in time. The message says what each is doing."""
+    """A rank did not reach an operation in time. The message describes what each rank is doing."""

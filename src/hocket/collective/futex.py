@@ -1,14 +1,14 @@
-"""Waiting for a word of shared memory, in the kernel: Linux's futex, which works between processes that map the same
-memory; and the order in which processes see what was written there.
+"""Waits for words of shared memory in the operating system (Linux's futex), and the order of memory operations.
 
-A wait and a wake are a system call each, made through `ctypes`, which lets other threads of the process run meanwhile.
+The futex works between processes that map the same memory. A wait and a wake are a system call each, made through
+`ctypes`, which lets other threads of the process run meanwhile.
 
-**Order.** A processor of the x86 family shows stores in the order in which they were made, and reads in order; it may
-only read before an earlier store of its own is seen. Others, such as aarch64, promise neither. `order` is for the
-places that rely on the first, `fence` for those that need the second. Python has no barrier, but its locks have: to
-take one is an acquire, to give it back a release. On x86 either is a full barrier. On aarch64 only a release and the
-acquire after it are kept in order, so there a fence takes the lock twice: what stands before the first release is seen
-before what stands behind the second acquire.
+**Order.** An x86 processor makes stores visible in their order, and reads in order; only a read may run ahead of an
+earlier store of the same processor. Other processors, such as aarch64, guarantee neither. Code that needs only x86's
+guarantees calls `order`; code that must also keep a read behind an earlier store calls `fence`. Python has no barrier,
+but its locks contain some: taking a lock is an acquire, and releasing it a release. On x86 each is a full barrier. On
+aarch64 only a release and the acquire after it are kept in order. Therefore a fence takes the lock twice there:
+operations before the first release become visible before operations after the second acquire.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import threading
 from typing import Final
 
 _NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
-"""The system call's number. From Linux's tables."""
+"""The number of the futex system call, by machine. From Linux's tables."""
 
 _WAIT = 0
 _WAKE = 1
 _EVERYBODY = 2**31 - 1
 
 IS_ORDERED: Final = platform.machine() == "x86_64" and os.environ.get("HOCKET_WEAK_MEMORY", "0") != "1"
-"""Whether the processor shows stores in their order. ``HOCKET_WEAK_MEMORY=1`` says that it does not."""
+"""Whether stores become visible in their order. ``HOCKET_WEAK_MEMORY=1`` makes this False on every processor."""
 
 _number = _NUMBERS.get(platform.machine()) if sys.platform.startswith("linux") else None
 _lock = threading.Lock()
@@ -54,14 +54,14 @@ if _number is not None:
 
 
 def is_available() -> bool:
-    """Tell whether this system has it."""
+    """Tell whether this system has futexes."""
     return _number is not None
 
 
 def wait(address: int, value: int, timeout_s: float) -> None:
-    """Sleep as long as the word at an address has a value, until somebody wakes it or the time is over.
+    """Sleep while the word at an address has a value, until a wake or the time-out.
 
-    It may also return early.
+    The function may also return early.
     """
     seconds = int(timeout_s)
     left = _Timespec(seconds, int((timeout_s - seconds) * 1e9))
@@ -72,12 +72,12 @@ def wait(address: int, value: int, timeout_s: float) -> None:
 
 
 def wake(address: int) -> None:
-    """Wake all who wait for the word at an address."""
+    """Wake all threads that wait for the word at an address."""
     _call(_number, address, _WAKE, _EVERYBODY, None, None, 0)
 
 
 def fence() -> None:
-    """Have all that was read or written before it be over, and seen, before anything is read or written after it."""
+    """Complete all earlier reads and writes, and make them visible, before any later read or write."""
     _lock.acquire()
     _lock.release()
     if not IS_ORDERED:
@@ -86,6 +86,6 @@ def fence() -> None:
 
 
 def order() -> None:
-    """Have stores before it be seen before stores after it, and reads before it be over before what comes after it."""
+    """Keep earlier stores ahead of later stores, and earlier reads ahead of all later operations."""
     if not IS_ORDERED:
         fence()

@@ -1,15 +1,14 @@
-"""The collectives of ranks on one host, through memory that they share.
+"""The collectives of ranks on one host, through shared memory.
 
-*How.* A tensor is cut into chunks that fit into a processor's cache. For each chunk a rank copies its part into its
-slot, leaves a mark, waits for the marks of the others, and combines what they left with what it has. With two ranks, or
-little to add, each rank adds up everything for itself; otherwise each adds up one part for all, and copies the rest.
-That is the scheme of DeepSpeed's and gloo's shared-memory all-reduce (a symmetric one for small tensors, reduce-scatter
-and all-gather for large ones), with marks instead of states, so that a step costs one wait.
+*Method.* A tensor is cut into chunks that fit into a processor's cache. For each chunk, a rank copies its data into its
+slot, makes a mark, waits for the marks of the others, and combines their slots with its own data. With two ranks, or
+small tensors, each rank adds up everything for itself. Otherwise each adds up one part for all, and copies the other
+parts. This is the scheme of DeepSpeed's and gloo's shared-memory all-reduce (symmetric for small tensors,
+reduce-scatter and all-gather for large ones), but with marks instead of states, so a step costs one wait.
 
-*Order.* Sums are made in the order of the ranks, whoever is first, so a run with as many ranks gives the same bits
-again.
+*Order.* Sums are made in the order of the ranks, so a run with the same number of ranks gives the same bits again.
 
-*Waiting.* `rounds` says how ranks keep step.
+*Waiting.* `rounds` explains how ranks keep step.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from hocket.collective.arithmetic import NUMPY, Arithmetic, ReduceOp
 Bytes = npt.NDArray[np.uint8]
 
 SYMMETRIC_BYTES = 64 * 1024
-"""Up to here three ranks and more add everything for themselves, which takes one wait and not two. A guess."""
+"""Bytes up to which three or more ranks add everything for themselves: one wait instead of two. A guess."""
 
 ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, GATHER, SCATTER, REDUCE_SCATTER, ALL_TO_ALL, BARRIER = range(
     1, len(peer_monitor.KINDS)
@@ -37,30 +36,29 @@ ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, GATHER, SCATTER, REDUCE_SCATTER, ALL_
 _TURNS: Final = segment.ROUNDS - 1
 
 _Known: TypeAlias = tuple[int, int, int, list[list[object]]]
-"""An operation in a word, bytes and elements of a slot, and the slots by turn and rank."""
+"""An operation packed into a word, bytes of an element, elements of a slot, and the slots by turn and rank."""
 
 _groups: weakref.WeakSet[HostGroup] = weakref.WeakSet()
-"""Those of this process."""
+"""The groups of this process."""
 
 
 def end_all() -> None:
-    """Say in all groups of this process that its ranks are done: what others wait for will not come."""
+    """Note in all groups of this process that its ranks are done: they will not come to another operation."""
     for group in list(_groups):
         group.end()
 
 
 @final
 class HostGroup:
-    """Ranks of one host. Made by `hocket.collective.rendezvous.join`, in each of them.
+    """Ranks of one host. Each rank makes its object with `hocket.collective.rendezvous.join`.
 
-    Arrays are one-dimensional and contiguous. All ranks call the same methods in the same order, with arrays of one
-    size.
+    Arrays are one-dimensional and contiguous. All ranks call the same methods in the same order, with equal sizes.
 
     Args:
-        memory: What the ranks share; closed with the group.
+        memory: The ranks' segment; closed with the group.
         rank: This rank.
-        timeout_s: How long it may be waited for a rank.
-        names: What messages call the ranks. Default: by their numbers.
+        timeout_s: The seconds that an operation may wait for a rank.
+        names: The ranks' names in messages. Default: their numbers.
     """
 
     def __init__(
@@ -71,7 +69,7 @@ class HostGroup:
         self._rounds = rounds.Rounds(memory, rank, timeout_s, names or range(self.size))
         self.messages = self._rounds.messages
         self._operation = self._rounds.operation
-        #: Checked pairs of operation and dtype: a call of 4 KB looks its pair up here.
+        #: Facts about each checked pair of operation and dtype. The cache matters for calls of a few KB.
         self._known: dict[object, _Known] = {}
         self._sums: dict[object, Callable[[object, Sequence[object], int], None]] = {}
         _groups.add(self)
@@ -82,13 +80,13 @@ class HostGroup:
         self._known.clear()
 
     def end(self) -> None:
-        """Say that this rank's program is over: it can still be asked, but will not come to another operation."""
+        """Note that this rank's program is over: it still answers questions, but comes to no other operation."""
         self._rounds.end()
 
-    # --- what a rank calls --------------------------------------------------------------------------------------------
+    # --- operations ---------------------------------------------------------------------------------------------------
 
     def all_reduce(self, array: Any, op: ReduceOp = ReduceOp.SUM, calc: Arithmetic = NUMPY) -> None:
-        """Put the sum of all ranks' arrays, or what `op` makes of them, into each."""
+        """Put the sum of all ranks' arrays, or their combination by `op`, into each array."""
         count = len(array)
         combine = self._get_sum(op, array, calc)
         with self._operation:
@@ -99,8 +97,7 @@ class HostGroup:
                 self._share_out(array, count, step, views, op, calc)
 
     def reduce(self, array: Any, root: int, op: ReduceOp = ReduceOp.SUM, calc: Arithmetic = NUMPY) -> None:
-        """Put the sum of all ranks' arrays, or what `op` makes of them, into that of the root. The others keep
-        theirs."""
+        """Put the sum of all ranks' arrays, or their combination by `op`, into the root's array only."""
         combine = self._get_sum(op, array, calc)
         _check_root(root, self.size)
         with self._operation:
@@ -108,7 +105,7 @@ class HostGroup:
             self._exchange(array, len(array), step, views, calc.copy, combine if self.rank == root else _do_nothing)
 
     def broadcast(self, array: Bytes, root: int, dtype: str = "u8") -> None:
-        """Put the root's array into that of each rank."""
+        """Put the root's array into the array of each rank."""
 
         def take(part: Any, slots: Sequence[Any], count: int) -> None:
             np.copyto(part, slots[root][:count])
@@ -122,14 +119,14 @@ class HostGroup:
                 self._exchange(array, len(array), step, views, _do_nothing, take)
 
     def all_gather(self, targets: Sequence[Bytes], array: Bytes, dtype: str = "u8") -> None:
-        """Put each rank's array into the target of its number, in all ranks."""
+        """Put each rank's array into the target with its number, in all ranks."""
         _check_parts("targets", targets, array, self.size)
         with self._operation:
             views, step = self._begin(ALL_GATHER, array, 0, 0, NUMPY, dtype)
             self._gather(targets, array, step, views)
 
     def gather(self, targets: Sequence[Bytes], array: Bytes, root: int, dtype: str = "u8") -> None:
-        """Put each rank's array into the target of its number, in the root; the others give no targets."""
+        """Put each rank's array into the target with its number, in the root; the other ranks pass no targets."""
         _check_root(root, self.size)
         if self.rank == root:
             _check_parts("targets", targets, array, self.size)
@@ -138,7 +135,7 @@ class HostGroup:
             self._gather(targets if self.rank == root else (), array, step, views)
 
     def scatter(self, target: Bytes, sources: Sequence[Bytes], root: int, dtype: str = "u8") -> None:
-        """Put the root's source of each rank's number into its target; the others give no sources."""
+        """Put the root's source with each rank's number into that rank's target; the other ranks pass no sources."""
         _check_root(root, self.size)
         if self.rank == root:
             _check_parts("sources", sources, target, self.size)
@@ -153,8 +150,7 @@ class HostGroup:
             self._pass_on(len(target), step, views, _give_parts(sources if self.rank == root else (), np.copyto), take)
 
     def all_to_all(self, targets: Sequence[Bytes], sources: Sequence[Bytes], dtype: str = "u8") -> None:
-        """Put the source of this rank's number in each rank into the target of that rank's number. All are of one
-        length."""
+        """Put each rank's source with this rank's number into this rank's target with that rank's number."""
         _check_parts("targets", targets, targets[0] if targets else (), self.size)
         _check_parts("sources", sources, targets[0], self.size)
         with self._operation:
@@ -171,8 +167,8 @@ class HostGroup:
     def reduce_scatter(
         self, target: Any, sources: Sequence[object], op: ReduceOp = ReduceOp.SUM, calc: Arithmetic = NUMPY
     ) -> None:
-        """Put the sum of all ranks' sources of this rank's number, or what `op` makes of them, into the target. All are
-        of one length."""
+        """Put the sum of all ranks' sources with this rank's number, or their combination by `op`, into the target. All
+        have one length."""
         self._get_sum(op, target, calc)
         _check_parts("sources", sources, target, self.size)
         with self._operation:
@@ -188,20 +184,20 @@ class HostGroup:
             self._pass_on(len(target), step, views, _give_parts(sources, calc.copy), take)
 
     def barrier(self) -> None:
-        """Return when all ranks have called it."""
+        """Wait until all ranks have called this method."""
         with self._operation:
             self._rounds.announce(peer_monitor.pack(BARRIER, 0, 0, ""), 0)
             self._rounds.wait(self._rounds.mark())
 
     def finish(self, transfer: point_to_point.Transfer, other: int) -> None:
-        """Wait until a message has been sent, or received."""
+        """Wait until a message has been sent or received."""
         if not transfer.is_done:
             self._operation.wait_for(lambda: transfer.is_done, [other])
-        if transfer.error is not None:  # the group goes on: the message waits for an array of its size
+        if transfer.error is not None:  # the group stays usable: the message waits for an array of its size
             raise transfer.error
 
     def find_sender(self, tag: int) -> int:
-        """Wait until a rank has sent a message of the tag that nobody has asked for; return which."""
+        """Wait for a message of the tag that no receiver has requested; return its sender."""
         with self._operation:
             others = [other for other in range(self.size) if other != self.rank]
             found: list[int] = []
@@ -219,7 +215,7 @@ class HostGroup:
     def _begin(
         self, kind: int, array: Any, op: int, root: int, calc: Arithmetic, dtype: str = ""
     ) -> tuple[list[list[object]], int]:
-        """Say what begins; return the slots by turn and rank, and how many elements each has."""
+        """Announce an operation; return the slots by turn and rank, and the number of elements in a slot."""
         key = (kind, op, root, calc.name, array.dtype, dtype)
         known = self._known.get(key)
         if known is None:
@@ -245,7 +241,7 @@ class HostGroup:
         give: Callable[[Any, Any], object],
         take: Callable[[Any, Sequence[Any], int], object],
     ) -> None:
-        """Give each chunk to the others and take theirs; the next one is given before this one is waited for."""
+        """Exchange chunks with the other ranks. Each chunk is given before the previous one is waited for."""
         rank, rounds = self.rank, self._rounds
         if count <= step:
             slots = views[rounds.seq + 1 & _TURNS]
@@ -286,7 +282,7 @@ class HostGroup:
         give: Callable[[object, int, int], None],
         take: Callable[[Sequence[object], int, int], None],
     ) -> None:
-        """The same for what is not as long in the slot as outside."""
+        """Exchange chunks as in `_exchange`, for operations whose slots and arrays have different layouts."""
         rounds = self._rounds
         for at in range(0, length, step) or (0,):
             count = min(step, length - at)
@@ -298,7 +294,7 @@ class HostGroup:
     def _share_out(
         self, array: Any, count: int, step: int, views: list[list[Any]], op: ReduceOp, calc: Arithmetic
     ) -> None:
-        """Have each rank add up one part of each chunk, in the slot of the first rank, where the others get it."""
+        """Let each rank add up one part of each chunk, into the first rank's slot; then copy the sum from there."""
         combine, size, rank, rounds = calc.combine[op], self.size, self.rank, self._rounds
         for at in range(0, count, step):
             part = array[at : at + step]
@@ -323,7 +319,7 @@ class HostGroup:
             calc.divide(out, self.size, out=out)
 
     def _get_sum(self, op: ReduceOp, array: Any, calc: Arithmetic) -> Callable[[object, Sequence[object], int], None]:
-        """Return what `_build_sum` does. Refuse what cannot be computed before the other ranks see anything of it."""
+        """Return the function from `_build_sum`. Refuse an impossible operation before other ranks see any of it."""
         key = (op, array.dtype, calc.name)
         found = self._sums.get(key)
         if found is None:
@@ -332,15 +328,15 @@ class HostGroup:
         return found
 
     def _build_sum(self, op: ReduceOp, calc: Arithmetic) -> Callable[[object, Sequence[object], int], None]:
-        """Return what adds up the slots into a part that has this rank's own numbers."""
+        """Return a function that adds up the slots into a part that holds this rank's own numbers."""
         combine, divide, size = calc.combine[op], calc.divide, self.size
         is_mean, is_first = op == ReduceOp.MEAN, self.rank == 0
         other = 1 - self.rank
 
         def add(part: object, slots: Sequence[Any], count: int) -> None:
             theirs = slots[other][:count]
-            # Rank 0's come first in both: products of complex numbers, zeros and NaNs have other bits the other way
-            # round.
+            # Rank 0's numbers come first in both ranks: products of complex numbers, zeros and NaNs have other bits in
+            # the other order.
             if is_first:
                 combine(part, theirs, out=part)
             else:
@@ -355,7 +351,7 @@ class HostGroup:
 
 
 def _give_parts(sources: Sequence[Any], copy: Callable[[Any, Any], object]) -> Callable[[object, int, int], None]:
-    """Return what lays a piece of each source side by side into a slot."""
+    """Return a function that copies a piece of each source into a slot, side by side."""
 
     def give(slot: Any, at: int, count: int) -> None:
         for other, source in enumerate(sources):
@@ -383,7 +379,7 @@ def _check_op(op: ReduceOp, array: Any, calc: Arithmetic) -> None:
 
 
 def _check_parts(name: str, parts: Sequence[Any], array: Any, size: int) -> None:
-    """Check that there is a part for each rank, of the length of an array."""
+    """Raise unless there is a part for each rank, of the length of an array."""
     if len(parts) != size or any(len(part) != len(array) for part in parts):
         raise ValueError(
             f"{name} must be {size} parts of {len(array):,} elements, one for each rank, but received "

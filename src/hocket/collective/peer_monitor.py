@@ -1,6 +1,6 @@
-"""Says why a rank is waited for: it is dead, stopped, somewhere else in its program, or has left.
+"""Explains why a rank does not come: it is dead, stopped, elsewhere in its program, or has left.
 
-Looking costs system calls, so it is done by who has waited for a while already, and about ten times a second.
+A look at the other ranks costs system calls. So a rank looks only after a while, and then about ten times a second.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from hocket.collective.arithmetic import ReduceOp
 from hocket.engine import descendants, stack_questions, stacks
 
 STALL_SECONDS = settings.read_seconds("HOCKET_COLLECTIVE_STALL_S", 20)
-"""After how long a rank that waits says so, with everybody's stack. It goes on waiting until the group's time-out."""
+"""Seconds after which a waiting rank logs a warning with all ranks' stacks. It waits on until the group's time-out."""
 
 JOINED, LEFT, ENDED = 1, 2, 3
-"""A rank's state in its header; 0 before it joins."""
+"""The state of a rank in its header; 0 before it joins."""
 
 KINDS: Final = (
     "nothing",
@@ -40,12 +40,12 @@ _log = logging.getLogger("hocket.collective")
 
 
 def pack(kind: int, op: int, root: int, dtype: str) -> int:
-    """Return what an operation is, as one word."""
+    """Return the description of an operation, packed into one word."""
     return kind | op << 8 | (root & 0xFFF) << 12 | int.from_bytes(shorten(dtype).encode()[:5], "little") << 24
 
 
 def shorten(dtype: str) -> str:
-    """Return a dtype's name in five letters: ``"f32"``, ``"bf16"``."""
+    """Return a dtype's name in at most five characters: ``"f32"``, ``"bf16"``."""
     name = dtype.removeprefix("torch.")
     for long, short in (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c")):
         if name.startswith(long):
@@ -54,7 +54,7 @@ def shorten(dtype: str) -> str:
 
 
 def describe(doing: int, amount: int) -> str:
-    """Return a packed operation in words."""
+    """Return a packed operation as text for messages."""
     kind = KINDS[doing & 0xFF]
     if kind in ("nothing", "barrier"):
         return kind
@@ -69,13 +69,13 @@ def describe(doing: int, amount: int) -> str:
 
 @final
 class PeerMonitor:
-    """Watches the other ranks (peers) of this host. All must have joined before it is made.
+    """A monitor of the other ranks (peers) of this host. All must have joined before it is made.
 
     Args:
-        memory: What they share.
+        memory: The ranks' shared segment.
         rank: This rank.
-        timeout_s: How long an operation may be waited for.
-        names: What to call the ranks: their numbers in the whole group.
+        timeout_s: The seconds that an operation may wait.
+        names: The ranks' names in messages: their numbers in the whole group.
     """
 
     def __init__(self, memory: segment.Segment, rank: int, timeout_s: float, names: Sequence[int]) -> None:
@@ -95,11 +95,11 @@ class PeerMonitor:
         stacks.close_probe()
 
     def begin(self) -> None:
-        """A new wait begins."""
+        """Begin a new wait, which may log a warning again."""
         self._has_reported = False
 
     def check(self, missing: Sequence[int], waited_s: float) -> None:
-        """Look at the ranks that are waited for."""
+        """Look at the ranks; raise if waiting for the missing ones has become useless."""
         for other in self._processes:
             if self._is_dead(other):
                 raise errors.RankDiedError(
@@ -125,7 +125,7 @@ class PeerMonitor:
             _log.warning("%s", self._report(missing, waited_s))
 
     def build_mismatch(self, other: int) -> errors.CollectiveMismatchError:
-        """Return the error of two ranks that are in different operations."""
+        """Return the error for two ranks in different operations."""
         return errors.CollectiveMismatchError(
             f"Rank {self._names[self._rank]} calls {self._describe(self._rank)}, but rank {self._names[other]} at the "
             f"same place {self._describe(other)}. All ranks must call the same operations in the same order, with "
@@ -133,7 +133,7 @@ class PeerMonitor:
         )
 
     def describe_own(self) -> str:
-        """Return what this rank is doing, in words."""
+        """Return this rank's operation as text."""
         return self._describe(self._rank)
 
     def _read(self, rank: int, word: int) -> int:
@@ -179,7 +179,7 @@ class PeerMonitor:
         return descendants.is_stopped(self._read(rank, segment.PID))
 
     def _fetch_stack(self, rank: int) -> str:
-        """Ask a rank for its stack."""
+        """Return a rank's stack; empty if the rank cannot answer."""
         if rank != self._rank and (
             self._is_stopped(rank) or self._is_dead(rank) or self._read(rank, segment.STATE) not in (JOINED, ENDED)
         ):
@@ -189,7 +189,7 @@ class PeerMonitor:
 
 
 def join(memory: segment.Segment, rank: int) -> None:
-    """Write down in this rank's header who it is."""
+    """Write this rank's process and state into its header."""
     header = segment.find_header(rank)
     memory.words[header + segment.PID] = os.getpid()
     probe = stacks.open_probe()
@@ -199,10 +199,10 @@ def join(memory: segment.Segment, rank: int) -> None:
 
 
 def end(memory: segment.Segment, rank: int) -> None:
-    """Write down that the program of this rank is over."""
+    """Write into the header that this rank's program is over."""
     memory.words[segment.find_header(rank) + segment.STATE] = ENDED
 
 
 def leave(memory: segment.Segment, rank: int) -> None:
-    """Write down that this rank will not come again."""
+    """Write into the header that this rank has left the group."""
     memory.words[segment.find_header(rank) + segment.STATE] = LEFT

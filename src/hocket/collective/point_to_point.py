@@ -1,9 +1,8 @@
-"""Messages from one rank of a host to another, through a small ring for each pair.
+"""Messages from one rank of a host to another, through a small ring for each ordered pair.
 
-A ring holds part of a message at most, so a sender may have to wait for its receiver. While a rank waits, for whatever
-it is, it moves all messages that it can, and while it waits to send it keeps what comes and nobody has asked for: ranks
-that first send and then receive, in a ring say, do not wait for each other for ever, as they would if sending waited
-alone.
+A ring holds only a part of a long message, so a sender may have to wait for its receiver. A rank that waits, for any
+reason, moves all messages that it can. While it waits to send, it also stores incoming messages that no receiver has
+requested. So ranks that first send and then receive, such as ranks in a ring, do not deadlock.
 """
 
 from __future__ import annotations
@@ -22,32 +21,32 @@ from hocket.collective import errors, futex, segment
 Bytes = npt.NDArray[np.uint8]
 
 _HEAD: Final = struct.Struct("<qq")
-"""A message begins with its length and its tag."""
+"""The head of a message: its length and its tag."""
 
 
 class Transfer:
-    """A message on its way. The rank that sends it has one, and the rank that receives it."""
+    """A message on its way. Its sender has one object for it, and its receiver another."""
 
     __slots__ = ("array", "at", "error", "head", "tag")
 
     def __init__(self, array: Bytes, tag: int) -> None:
         self.array = array
         self.tag = tag
-        #: How many bytes of the array have been moved.
+        #: Number of the array's bytes that have been moved.
         self.at = 0
-        #: The part of the message's head that is still to be sent, or received.
+        #: The part of the message's head that is still to be sent or received.
         self.head = _HEAD.pack(len(array), tag)
-        #: Why it cannot be received. Whoever waits for it raises this, and not who happens to move the messages.
+        #: The reason why it cannot be received. The thread that waits for it raises this, not the one that moves it.
         self.error: errors.CollectiveError | None = None
 
     @property
     def is_done(self) -> bool:
-        """Whether all of it has been moved, or it has failed."""
+        """Whether all bytes have been moved, or the message has failed."""
         return self.error is not None or (not self.head and self.at == len(self.array))
 
 
 class _Ring:
-    """One direction of a pair. Positions only grow; each is written by one rank alone."""
+    """One direction of a pair. Positions only grow, and only one rank writes each."""
 
     def __init__(self, memory: segment.Segment, source: int, target: int) -> None:
         start = segment.find_ring(memory.size, source, target)
@@ -62,9 +61,10 @@ class _Ring:
         return self._words[self._put] - self._words[self._taken]
 
     def put(self, data: Bytes) -> int:
-        """Put in what there is room for; return how much that was."""
+        """Put in as many bytes as there is room for; return their number."""
         put = self._words[self._put]
         count = min(len(data), segment.RING_BYTES - (put - self._words[self._taken]))
+        # The receiver must be done with this room, and later must see the data before the new position.
         futex.order()
         at = put % segment.RING_BYTES
         first = min(count, segment.RING_BYTES - at)
@@ -75,7 +75,7 @@ class _Ring:
         return count
 
     def take(self, target: Bytes) -> int:
-        """Take out what there is and what is wanted; return how much that was."""
+        """Take out as many bytes as are there and wanted; return their number."""
         taken = self._words[self._taken]
         count = min(len(target), self._words[self._put] - taken)
         futex.order()
@@ -92,12 +92,12 @@ class _Ring:
 class PointToPoint:
     """All messages of one rank: a ring for each direction of each pair.
 
-    Messages between two ranks arrive in the order in which they were sent. The receiver names tags, in any
-    order: a message that arrives while the receiver waits for another one is kept. Several threads may use it: one at a
-    time moves messages, also those of others.
+    Messages between two ranks arrive in the order of sending. The receiver may request tags in any order: a message
+    that arrives while the receiver waits for another one is stored. Several threads may use the object; one thread at a
+    time moves messages, including those of other threads.
 
     Args:
-        memory: What the ranks share.
+        memory: The ranks' segment.
         rank: This rank.
         wake: Wakes the other ranks.
     """
@@ -110,15 +110,15 @@ class PointToPoint:
         self._to = {other: _Ring(memory, rank, other) for other in others}
         self._from = {other: _Ring(memory, other, rank) for other in others}
         self._sending: dict[int, deque[Transfer]] = {}
-        #: Requested messages that have not begun to come, in the order of the requests.
+        #: Requests whose messages have not begun to arrive, in order.
         self._receiving: dict[int, list[Transfer]] = {}
-        #: The message that has begun to come.
+        #: The message that is arriving, by sender.
         self._coming: dict[int, Transfer] = {}
-        #: Messages that have come, or begun to, without a request yet, in the order in which they were sent.
+        #: Messages without a request that have arrived, or begun to, in the order of sending.
         self._kept: dict[int, list[Transfer]] = {other: [] for other in others}
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Drop all references to the memory."""
         with self._lock:
             self._to.clear()
             self._from.clear()
@@ -127,7 +127,7 @@ class PointToPoint:
             self._coming.clear()
 
     def send(self, array: Bytes, target: int, tag: int) -> Transfer:
-        """Begin to send; the array must stay as it is until that is done."""
+        """Begin to send an array, which must stay unchanged until the transfer is done."""
         self._check(target)
         transfer = Transfer(array, tag)
         with self._lock:
@@ -136,7 +136,7 @@ class PointToPoint:
         return transfer
 
     def receive(self, array: Bytes, source: int, tag: int) -> Transfer:
-        """Begin to receive into an array the first message of the tag that was not asked for yet."""
+        """Begin to receive the next message of the tag into an array."""
         self._check(source)
         transfer = Transfer(array, tag)
         with self._lock:
@@ -156,7 +156,7 @@ class PointToPoint:
         return transfer
 
     def find_sender(self, tag: int) -> int | None:
-        """Return a rank that has sent a message of the tag that nobody has asked for yet."""
+        """Return a rank that has sent a message of the tag without a request yet; None if there is none."""
         with self._lock:
             return self._find_sender(tag)
 
@@ -189,7 +189,7 @@ class PointToPoint:
     # --- moving -------------------------------------------------------------------------------------------------------
 
     def progress(self) -> bool:
-        """Move what can be moved; return whether anything was."""
+        """Move all bytes that can be moved; return whether there were any."""
         with self._lock:
             return self._progress()
 
@@ -197,7 +197,7 @@ class PointToPoint:
         has_moved = False
         for target in list(self._sending):
             has_moved |= self._push_all(target)
-        takes_all = bool(self._sending)  # those who are to make room may be waiting for room themselves
+        takes_all = bool(self._sending)  # the receivers may be waiting for room themselves
         for source in self._from if takes_all else {*self._receiving, *self._coming}:
             has_moved |= self._pull_all(source, takes_all=takes_all)
         if has_moved:
@@ -228,7 +228,7 @@ class PointToPoint:
         return bool(count)
 
     def _pull_all(self, source: int, *, takes_all: bool) -> bool:
-        """Take the arrived messages that match the requests; keep those that come before them, or all of them."""
+        """Take the messages that match requests, and store those before them, or all messages if `takes_all`."""
         ring = self._from[source]
         has_moved = False
         while True:
@@ -245,7 +245,7 @@ class PointToPoint:
         return has_moved
 
     def _begin_next(self, ring: _Ring, source: int) -> Transfer:
-        """Take the head of the next message, and return what its bytes are to go into."""
+        """Take the head of the next message, and return the transfer that receives its bytes."""
         head = np.empty(_HEAD.size, np.uint8)
         ring.take(head)
         length, tag = _HEAD.unpack(head.tobytes())
@@ -265,7 +265,7 @@ class PointToPoint:
         return transfer
 
     def _take(self, ring: _Ring, source: int) -> bool:
-        """Take what there is of what comes; tell whether it is all there now."""
+        """Take the available bytes of the arriving message; return whether it is complete."""
         transfer = self._coming[source]
         transfer.at += ring.take(transfer.array[transfer.at :])
         if transfer.is_done:

@@ -1,9 +1,9 @@
-"""How ranks find each other and come to share memory.
+"""Rendezvous: ranks find each other, and come to share memory.
 
-Ranks that find each other by themselves need somewhere to leave a few words: a `Store`. torch's stores are one;
-`ActorStore` needs nothing but a session. The first rank of a host makes the memory and says where it is.
+Ranks without a controller exchange a few texts through a `Store`. torch's stores can serve as one; `ActorStore` needs
+only a session. The first rank of a host makes the shared memory, and writes its location into the store.
 
-A controller that can call functions in the ranks needs no store: `meeting` says which ranks share memory.
+A controller that can call functions in the ranks needs no store: `meeting` groups the ranks that share memory.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from hocket.core import actor, api
 
 
 class Store(Protocol):
-    """Where ranks leave words for each other."""
+    """A place where ranks leave texts for each other."""
 
     def write(self, key: str, text: str) -> None:
-        """Leave a text under a name that is used once."""
+        """Write a text under a key. Each key is used once."""
 
     def read(self, key: str) -> str:
-        """Return the text under a name; waits until it is there."""
+        """Wait for the text under a key, and return it."""
 
 
 def list_hosts(store: Store, rank: int, size: int) -> list[list[int]]:
-    """Return the ranks of each host, in the order of their first ones. All ranks must call it."""
+    """Return the ranks of each host, in the order of the hosts' first ranks. All ranks must call this function."""
     store.write(f"host/{rank}", meeting.identify_host())
     return meeting.group_by_host([store.read(f"host/{other}").strip() for other in range(size)])
 
 
 def join(store: Store, rank: int, ranks: Sequence[int], *, timeout_s: float = 1800.0) -> host_group.HostGroup:
-    """Return the group of these ranks, which are on one host. All of them must call it.
+    """Return the group of these ranks, which are on one host. All of them must call this function.
 
     Args:
-        store: Where they leave words.
-        rank: This rank's number among all.
-        ranks: Those of this host, this one among them.
-        timeout_s: How long an operation may wait for a rank.
+        store: The store of the ranks' texts.
+        rank: This rank's number among all ranks.
+        ranks: The ranks on this host, including this one.
+        timeout_s: The seconds that an operation may wait for a rank.
     """
     local = list(ranks).index(rank)
     first = ranks[0]
@@ -62,42 +62,42 @@ def join(store: Store, rank: int, ranks: Sequence[int], *, timeout_s: float = 18
 # --- a store in an actor ----------------------------------------------------------------------------------------------
 
 _MAX_WAITING = 10_000
-"""How many ranks may wait in the actor at once."""
+"""Number of ranks that may wait in the actor at once."""
 
 
 @final
 class RendezvousActor:
-    """Where the ranks of one group leave words for each other."""
+    """The actor that holds the texts of one group's ranks."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._texts: dict[str, asyncio.Future[str]] = collections.defaultdict(asyncio.Future)
 
     async def get_size(self) -> int:
-        """Return how many ranks the group has."""
+        """Return the number of ranks in the group."""
         return self.size
 
     async def write(self, key: str, text: str) -> bool:
-        """Leave a text; False if there is one."""
+        """Write a text; return False if the key has one already."""
         if self._texts[key].done():
             return False
         self._texts[key].set_result(text)
         return True
 
     async def read(self, key: str) -> str:
-        """Return a text, when it is there."""
+        """Wait for a text, and return it."""
         return await asyncio.shield(self._texts[key])
 
 
 @final
 class ActorStore:
-    """A store in an actor that has a name, which ends when no rank has its store any more.
+    """A store in a named actor. The actor ends when no rank holds its store any more.
 
     Args:
-        name: The actor's name. The first rank that asks for it starts it.
-        size: How many ranks there are.
-        timeout_s: How long to wait for another rank's words.
-        remedy: What a rank that does not come must do, for the message.
+        name: The actor's name. The first rank that makes a store starts the actor.
+        size: The number of ranks.
+        timeout_s: The seconds to wait for another rank's text.
+        remedy: The advice in the error message if a rank does not come.
     """
 
     def __init__(self, name: str, size: int, *, timeout_s: float, remedy: str) -> None:
@@ -107,7 +107,7 @@ class ActorStore:
         self._remedy = remedy
 
     def get_size(self) -> int:
-        """Return how many ranks the first one said that there are."""
+        """Return the number of ranks, as the first rank gave it."""
         size: int = api.get(self._handle.get_size.remote())
         return size
 

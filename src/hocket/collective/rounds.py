@@ -1,15 +1,15 @@
-"""How the ranks of one host keep step: the marks that they leave for each other, how they wait, and how a group ends.
+"""The ranks' marks for each other, their waits, and the end of a group: how ranks of one host keep step.
 
-*Slots.* The mark of turn s says that the slot of turn s is full. It also says that its rank is done with turn s - 2,
-because nobody runs further ahead than by one turn. A rank fills the slot of turn s after it has seen all marks of turn
-s - 2, so everybody is done with turn s - 4, which had the same slot: four are enough, and nobody ever waits for a slot.
-Marks are reused in the same way.
+*Slots.* A rank's mark of turn s means that its slot of turn s is full. It also means that the rank is done with turn
+s - 2, because no rank runs ahead by more than one turn. A rank fills the slot of turn s after it has seen all marks of
+turn s - 2. So all ranks are done with turn s - 4, which used the same slot. Hence four slots are enough, and no rank
+ever waits for a slot. Marks are reused in the same way.
 
-*Waiting.* For `SPIN_SECONDS` a rank looks again and again, which is what a turn usually takes. Every 16 looks the rank
-gives its processor away, and where ranks outnumber the processors each time: the rank that it waits for may want the
-same processor, as the kernel likes to wake a process where its waker runs. (Measured: without it two ranks on two cores
-came to share one, and a turn took 400 us instead of 20.) Then the rank says that it sleeps, and sleeps in the kernel
-until it is woken. Ten times a second it looks whether there is still something to wait for.
+*Waiting.* For `SPIN_SECONDS`, the usual time of a turn, a rank looks again and again. It yields its processor after
+every 16 looks, or after each look where ranks outnumber processors: the awaited rank may need the same processor,
+because the operating system likes to wake a process where its waker runs. (Measured: without the yield, two ranks on
+two cores came to share one, and a turn took 400 us instead of 20.) Then the rank sets its sleep flag, and sleeps in the
+operating system until a wake. Ten times a second it checks whether the others can still come.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from hocket._base import spending, texts
 from hocket.collective import errors, futex, peer_monitor, point_to_point, segment, turns
 
 SPIN_SECONDS = 100e-6
-"""How long a rank looks before it sleeps. To be woken takes some 50 us. A guess at twice that."""
+"""Seconds that a rank looks before it sleeps. A wake takes some 50 us. A guess at twice that."""
 
 LOOK_SECONDS = 0.1
-"""How often one who sleeps looks around. It also bounds what a lost wake could cost."""
+"""Seconds between two checks of a sleeping rank. They also bound the cost of a lost wake."""
 
 SHARED_SECONDS = 0.005
-"""How often a thread looks whether its message was moved, while another thread of the rank waits for something. A
-guess."""
+"""Seconds between two looks of a thread at its message while another thread is in an operation. A guess."""
 
 _MASK: Final = 0xFFFFFFFF
 _TURNS: Final = segment.ROUNDS - 1
@@ -44,10 +43,10 @@ class Rounds:
     """One rank's marks, and its waits for those of the others.
 
     Args:
-        memory: What the ranks share; closed with this.
+        memory: The ranks' segment; closed with this object.
         rank: This rank.
-        timeout_s: How long it may be waited for a rank.
-        names: What messages call the ranks.
+        timeout_s: The seconds that an operation may wait for a rank.
+        names: The ranks' names in messages.
     """
 
     def __init__(self, memory: segment.Segment, rank: int, timeout_s: float, names: Sequence[int]) -> None:
@@ -57,9 +56,9 @@ class Rounds:
         #: The number of the last mark that this rank made.
         self.seq = 0
         self.lock = threading.Lock()
-        #: An operation: one at a time.
+        #: The context of an operation: one at a time.
         self.operation = _Operation(self)
-        #: Why nothing can be called any more.
+        #: The error that made the group unusable.
         self.error: errors.CollectiveError | None = None
         self._tag = 0
         self._doing = self._amount = -1
@@ -79,7 +78,7 @@ class Rounds:
         self._is_open = True
 
     def close(self) -> None:
-        """Leave the group, and let go of the memory."""
+        """Leave the group, and close its memory."""
         with self.lock:
             self.give_up(errors.CollectiveError("The group is closed. Make a new one in all ranks."))
             if self._is_open:
@@ -89,33 +88,35 @@ class Rounds:
                 self.memory.close()
 
     def end(self) -> None:
-        """Say that this rank's program is over: it can still be asked, but will not come to another operation."""
+        """Note that this rank's program is over: it still answers questions, but comes to no other operation."""
         with self.lock:
             if self._is_open and self.error is None:
                 peer_monitor.end(self.memory, self.rank)
                 self.wake_all()
 
     def announce(self, doing: int, amount: int) -> None:
-        """Say what begins: an operation as `peer_monitor.pack` returns it, and how many bytes it is about."""
+        """Announce an operation, packed by `peer_monitor.pack`, and the number of its bytes."""
         if doing == self._doing and amount == self._amount:  # as in a loop over one tensor
             return
         self._doing, self._amount = doing, amount
         words, header = self._marks, self._header
         words[header + segment.DOING] = doing
         words[header + segment.AMOUNT] = amount
+        # Ranks in different operations of the same turn make different marks.
         self._tag = (doing * 0x9E3779B97F4A7C15 ^ amount * 0xC2B2AE3D27D4EB4F) >> 17 & _MASK
 
     def describe(self) -> str:
-        """Return what this rank is doing, in words."""
+        """Return this rank's operation as text."""
         return self._monitor.describe_own()
 
     def mark(self) -> int:
-        """Say that this rank's part of the next turn is there; return the turn's mark."""
+        """Mark that this rank's part of the next turn is there; return the turn's mark."""
         self.seq = seq = self.seq + 1 & _MASK
         mark = seq << 32 | self._tag
         if not futex.IS_ORDERED:
-            futex.order()  # what this rank has written, or read, is so before its mark
+            futex.order()  # this rank's reads and writes come before its mark
         self._marks[self._own_marks[seq & _TURNS]] = mark
+        # The mark must be visible before the sleep flags are read, or a wake could be lost.
         futex.fence()
         halves = self.memory.halves
         for place in self._sleepers:
@@ -124,7 +125,7 @@ class Rounds:
         return mark
 
     def wake_all(self) -> None:
-        """Wake all who sleep."""
+        """Wake all sleeping ranks."""
         futex.fence()
         for place in self._sleepers:
             if self.memory.halves[place]:
@@ -136,7 +137,7 @@ class Rounds:
         futex.wake(self._start + 4 * bell)
 
     def wait(self, mark: int) -> None:
-        """Wait until all others have made the same mark."""
+        """Wait until all other ranks have made the same mark."""
         marks = self._marks
         for place, other in self._their_marks[mark >> 32 & _TURNS]:
             if marks[place] != mark:
@@ -146,7 +147,7 @@ class Rounds:
                 finally:
                     spending.OWN.wait += time.perf_counter() - begun
         if not futex.IS_ORDERED:
-            futex.order()  # what the others have written is read after their marks
+            futex.order()  # the others' data are read after their marks
 
     def _linger(self, place: int, other: int, mark: int) -> None:
         marks, until = self._marks, time.perf_counter() + (SPIN_SECONDS if self._turns is None else 0)
@@ -156,6 +157,7 @@ class Rounds:
                 if marks[place] == mark:
                     return
             os.sched_yield()
+            # Same turn, other tag: the rank is in another operation.
             if marks[place] >> 32 == mark >> 32 and marks[place] != mark:
                 self._fail(self._monitor.build_mismatch(other))
             if time.perf_counter() > until:
@@ -165,7 +167,7 @@ class Rounds:
             self._fail(self._monitor.build_mismatch(other))
 
     def wait_for(self, is_over: Callable[[], bool], others: Sequence[int]) -> None:
-        """Move messages until something is so that one of these ranks brings about."""
+        """Move messages until the condition `is_over` holds, which one of the ranks `others` brings about."""
         until = time.perf_counter() + (SPIN_SECONDS if self._turns is None else 0)
         while time.perf_counter() < until:
             self.messages.progress()
@@ -183,7 +185,7 @@ class Rounds:
         return lambda: [other for place, other in places if self._marks[place] >> 32 != mark >> 32]
 
     def _sleep_until(self, is_over: Callable[[], bool], list_missing: Callable[[], list[int]]) -> None:
-        """Sleep until something is so that another rank brings about."""
+        """Sleep until the condition `is_over` holds, which another rank brings about."""
         halves, asleep = self.memory.halves, 2 * (self._header + segment.ASLEEP)
         bell = 2 * (self._header + segment.BELL)
         start = time.monotonic()
@@ -195,6 +197,7 @@ class Rounds:
             while True:
                 halves[asleep] = 1
                 futex.fence()
+                # A bell that rings after this read makes the futex return at once.
                 heard = halves[bell]
                 if self.messages.progress() or is_over():
                     if is_over():
@@ -208,20 +211,20 @@ class Rounds:
             halves[asleep] = 0
 
     def _look_around(self, is_over: Callable[[], bool], list_missing: Callable[[], list[int]], waited: float) -> None:
-        """Raise if there is nothing to wait for any more."""
+        """Raise if the missing ranks can no longer come."""
         if is_over():
             return
         try:
             self._monitor.check(list_missing(), waited)
         except errors.CollectiveError as error:
-            self.messages.progress()  # it may have sent something before it ended
+            self.messages.progress()  # the rank may have sent a message before it ended
             if not is_over():
                 self._fail(error)
 
     def _take_turns(
         self, ours: turns.Turns, is_over: Callable[[], bool], list_missing: Callable[[], list[int]], start: float
     ) -> None:
-        """As `_sleep_until`, where the other ranks are threads of this process."""
+        """Wait like `_sleep_until`, where the other ranks are threads of this process."""
 
         def look() -> bool:
             if self.messages.progress():
@@ -236,7 +239,7 @@ class Rounds:
         raise error
 
     def give_up(self, error: errors.CollectiveError) -> None:
-        """Leave the group, unless that is done. A rank that waits for this one gets an error."""
+        """Leave the group, unless this rank has left already. A rank that waits for this one gets an error."""
         if self.error is None:
             self.error = error
             peer_monitor.leave(self.memory, self.rank)
@@ -245,21 +248,21 @@ class Rounds:
 
 @final
 class _Operation:
-    """Lets in one thread at a time.
+    """A lock that lets in one thread at a time.
 
-    Ends a group in which an operation was broken off: its ranks are no longer at one place.
+    If an operation is broken off, its ranks are no longer at one place, so the group ends.
     """
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
         self._lock = rounds.lock
-        #: The last turn that was marked before the operation.
+        #: The last turn marked before the operation.
         self._seq = 0
         self._begun = 0.0
 
     def wait_for(self, is_over: Callable[[], bool], others: Sequence[int]) -> None:
-        """Move messages until something is so that one of these ranks brings about. It may come to be so while another
-        thread is in, which moves all messages: then this one does not wait for that."""
+        """Move messages until the condition `is_over` holds, which one of the ranks `others` brings about. Another
+        thread in an operation moves all messages, so the condition may come to hold without this thread's turn."""
         while not self._lock.acquire(timeout=SHARED_SECONDS):
             if is_over():
                 return
@@ -287,7 +290,7 @@ class _Operation:
             self._lock.release()
             return
         try:
-            is_local = rounds.seq == self._seq and isinstance(error, Exception)  # nothing of it was shown to the others
+            is_local = rounds.seq == self._seq and isinstance(error, Exception)  # the others have seen no part of it
             if not is_local:
                 doing, why = rounds.describe(), texts.describe(error, 1_000)
                 rounds.give_up(

@@ -1,14 +1,14 @@
-"""The memory that the ranks of one host share.
+"""The segment that the ranks of one host share.
 
-It is a memfd of the first rank, which the others open below ``/proc``: it has no name, and is gone when they all are,
-however they end. Its parts:
+It is a memfd of the first rank, which the others open below ``/proc``. It has no name, and goes when all ranks are
+gone, however they end. Its parts:
 
-- headers, a cache line for each rank: who it is, whether it sleeps, what it is doing;
-- marks, `ROUNDS` cache lines for each rank: how far it is;
-- slots, `ROUNDS` chunks for each rank: what it gives to the others;
-- rings, a small ring for each pair: what one rank sends to another.
+- headers, a cache line for each rank: its process, whether it sleeps, its operation;
+- marks, `ROUNDS` cache lines for each rank: its progress;
+- slots, `ROUNDS` chunks for each rank: its data for the other ranks;
+- rings, a small ring for each ordered pair: messages from one rank to the other.
 
-Memory that nobody has touched costs nothing, so a group that only ever adds small tensors stays small.
+Untouched memory costs nothing, so a group that only adds small tensors stays small.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from pathlib import Path
 from typing import final
 
 LINE = 64
-"""Bytes that processors hand to each other at once. Words that different ranks write are on different lines."""
+"""Bytes of a processor's cache line. Words that different ranks write are on different lines."""
 
 WORDS = LINE // 8
 
 ROUNDS = 4
-"""How many slots a rank has, used in turn. See `rounds` for why four are enough."""
+"""Number of slots of a rank, used in turn. `rounds` explains why four are enough."""
 
 CHUNK_BYTES = 1024 * 1024
-"""How much is exchanged at once. Measured between two ranks, for 25 MB in three runs: 5.3 to 5.9 ms with 256 KiB, 4.3
-to 4.8 with 1 MiB, 4.3 to 5.5 with 2 MiB. What another core has in its cache is slower to get than what has left it."""
+"""Bytes that are exchanged at once. Measured between two ranks, for 25 MB in three runs: 5.3 to 5.9 ms with 256 KiB,
+4.3 to 4.8 with 1 MiB, 4.3 to 5.5 with 2 MiB. Data in another core's cache is slower to get than data outside it."""
 
 RING_BYTES = 64 * 1024
-"""How much of a message between two ranks is on its way at once."""
+"""Bytes of a message between two ranks that are in the ring at once, at most."""
 
 RING_LINES = 2
-"""The lines in front of a ring: how much was put into it, and how much was taken."""
+"""The lines in front of a ring: the number of bytes put into it, and of bytes taken."""
 
 _PAGE = 4096
 
@@ -45,11 +45,11 @@ PID, ASLEEP, BELL, DOING, AMOUNT, STATE, REPORT, ASK = range(8)
 
 @final
 class Segment:
-    """The memory, as this rank sees it. Made by `create` or `open_segment`.
+    """The shared memory, as this rank sees it. Made by `create` or `open_segment`.
 
     Args:
-        descriptor: Of the memfd; taken over.
-        size: How many ranks there are.
+        descriptor: The memfd's descriptor; the object closes it.
+        size: The number of ranks.
     """
 
     def __init__(self, descriptor: int, size: int) -> None:
@@ -61,7 +61,7 @@ class Segment:
         self.halves = self.bytes.cast("I")
 
     def close(self) -> None:
-        """Give it up. Arrays that look into it keep the mapping until they are gone."""
+        """Close the segment. Arrays that share its memory keep the mapping alive."""
         memory, self._memory = self._memory, None
         if memory is None:
             return
@@ -69,12 +69,12 @@ class Segment:
         self.words.release()
         self.halves.release()
         self.bytes.release()
-        with contextlib.suppress(BufferError):  # somebody's array looks into it: the mapping goes with it
+        with contextlib.suppress(BufferError):  # an array still shares it, and keeps the mapping alive
             memory.close()
 
     @property
     def path(self) -> str:
-        """Where other processes of the same user can open it, as long as this one lives."""
+        """The path for other processes of the same user, valid as long as this process lives."""
         return f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     @property
@@ -83,13 +83,13 @@ class Segment:
         return identify(self._descriptor)
 
     def view(self) -> mmap.mmap:
-        """Return the whole memory as something that arrays can be made of."""
+        """Return the whole memory as a buffer for arrays."""
         assert self._memory is not None, "the group is closed"
         return self._memory
 
 
 def create(size: int) -> Segment:
-    """Make the memory for so many ranks."""
+    """Make a segment for `size` ranks."""
     descriptor = os.memfd_create("hocket-collective")
     try:
         os.ftruncate(descriptor, count_bytes(size))
@@ -100,7 +100,7 @@ def create(size: int) -> Segment:
 
 
 def open_segment(path: str, identity: str, size: int) -> Segment:
-    """Open the memory that another rank has made."""
+    """Open the segment that another rank has made."""
     descriptor = os.open(path, os.O_RDWR)
     try:
         if identify(descriptor) != identity:
@@ -112,13 +112,13 @@ def open_segment(path: str, identity: str, size: int) -> Segment:
 
 
 def identify(descriptor: int) -> str:
-    """Return what distinguishes an open file from all files of all machines."""
+    """Return a text that distinguishes an open file from all files of all machines."""
     found = os.fstat(descriptor)
     return f"{identify_host()}/{found.st_dev}/{found.st_ino}"
 
 
 def identify_host() -> str:
-    """Return what is equal in two processes that can see each other below ``/proc``."""
+    """Return a text that is equal in two processes that can see each other below ``/proc``."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
@@ -151,7 +151,7 @@ def find_ring(size: int, source: int, target: int) -> int:
 
 
 def count_bytes(size: int) -> int:
-    """Return how long the memory for so many ranks is."""
+    """Return the bytes of a segment for `size` ranks."""
     return _round_up(find_ring(size, size, 0))
 
 

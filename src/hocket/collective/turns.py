@@ -1,16 +1,16 @@
-"""Ranks that take turns: several in one process, a thread each, of which one runs at a time.
+"""Ranks that take turns: several ranks in one process, each in a thread; one of them runs at a time.
 
-*Problem.* To debug what ranks do together one wants them in one process, under one debugger, the same from run to run.
-But frameworks keep what belongs to a rank in their modules: random numbers, the process group, the current session.
+*Problem.* To debug ranks together, one wants all of them in one process, under one debugger, in the same order in each
+run. But frameworks keep a rank's state in their modules: random numbers, the process group, the current session.
 
-*How.* A rank runs until it waits for another one. Then the turn goes to the next, and with it what the process keeps
-for a rank: each `Local` is taken from the rank that stops and put back when it goes on. So the ranks see a process of
-their own, and their order is always the same. Rank 0 runs in the thread that called, where breakpoints and Ctrl-C
-arrive.
+*Method.* A rank runs until it waits for another one. Then the turn passes to the next rank, together with the process's
+state of a rank: each `Local` is taken from the rank that stops, and put back when that rank continues. So each rank
+seems to have its own process, and the order is always the same. Rank 0 runs in the caller's thread, where breakpoints
+and Ctrl-C arrive.
 
-*What must be so.* All waits of a rank for another go through `wait`. Those for anything else (time, files, a lock of
-the user's) keep the turn, which is slow and not wrong, unless what is waited for is done by another rank. When all
-ranks wait for each other, `wait` raises at once.
+*Condition.* All waits of a rank for another go through `wait`. Other waits (for time, files, or a lock of the user's)
+keep the turn, which is slow but correct, unless another rank must end the wait. If all ranks wait for each other,
+`wait` raises at once.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from typing import Any, Final, final
 from hocket import exceptions
 
 REST_SECONDS = 0.0005
-"""How long the process rests when no rank can go on before a thread that is none has done something. A guess."""
+"""Seconds that the process rests if no rank can continue before a thread outside the ranks acts. A guess."""
 
 LOOK_SECONDS = 0.2
-"""How often one who waits for its turn looks for Ctrl-C: Python does not see a signal that comes just before it goes to
-sleep."""
+"""Seconds between two looks for Ctrl-C by a rank that waits for its turn: Python does not notice a signal that comes
+just before a thread goes to sleep."""
 
 
 _owners: Final[weakref.WeakKeyDictionary[threading.Thread, Hashable]] = weakref.WeakKeyDictionary()
@@ -43,18 +43,18 @@ _follow_lock: Final = threading.Lock()
 @final
 @dataclass(frozen=True)
 class Local:
-    """Something that a process has once, and each rank for itself."""
+    """State that a process has once, and that each rank has for itself."""
 
     take: Callable[[], Any]
-    """Returns it, so that it stays as it is while other ranks run."""
+    """Returns the state, in a form that stays unchanged while other ranks run."""
     put: Callable[[Any], None]
-    """Puts back what `take` returned."""
+    """Puts back the state that `take` returned."""
     build: Callable[[], Any] | None = None
-    """Makes what a rank begins with. Default: what is there."""
+    """Makes a rank's initial state. Default: the state that the process has."""
 
 
 class TurnsEnded(BaseException):
-    """Ends a rank because another one has failed. Not an `Exception`, so that the rank's own code does not catch it."""
+    """The end of a rank after another has failed. Not an `Exception`, so the rank's own code does not catch it."""
 
 
 _here = threading.local()
@@ -65,8 +65,8 @@ class Turns:
     """Ranks of one process. `run` may be called several times; the threads are the same until `close`.
 
     Args:
-        size: How many.
-        process_locals: What each of them has for itself.
+        size: The number of ranks.
+        process_locals: The state that each rank has for itself.
     """
 
     def __init__(self, size: int, process_locals: Sequence[Local]) -> None:
@@ -79,8 +79,8 @@ class Turns:
         self._now = 0
         #: The ranks that have not returned.
         self._running: set[int] = set()
-        #: The wait of each rank that has looked since any rank went on: a text, and whether only another rank can bring
-        #: it about.
+        #: The waits of ranks that have looked since any rank continued: a text, and whether only another rank can end
+        #: the wait.
         self._stuck: dict[int, tuple[str, bool]] = {}
         self._error: BaseException | None = None
         self._is_closing = False
@@ -100,7 +100,7 @@ class Turns:
             thread.start()
 
     def run(self, bodies: Sequence[Callable[[], object]]) -> list[object]:
-        """Call one function in each rank; return what they return."""
+        """Call one function in each rank; return the results."""
         self._work = list(bodies)
         self._results = [None] * self.size
         self._running = set(range(self.size))
@@ -122,7 +122,7 @@ class Turns:
         return self._results
 
     def close(self) -> None:
-        """End the threads. To be called when nothing runs."""
+        """End the threads. Call it when no rank runs."""
         self._is_closing = True
         for gate in self._gates[1:]:
             gate.release()
@@ -130,13 +130,13 @@ class Turns:
             thread.join()
 
     def wait(self, is_over: Callable[[], bool], what: str, *, needs_rank: bool, timeout_s: float | None = None) -> bool:
-        """Let the others run until something is so; return whether it is. Called in a rank.
+        """Let the other ranks run until a condition holds; return whether it holds. Called in a rank.
 
         Args:
-            is_over: Whether it is; may raise.
-            what: What the rank does, for messages: ``"waits in all_reduce"``.
-            needs_rank: Whether nothing but another rank can bring it about.
-            timeout_s: How long to wait; None without end.
+            is_over: The condition; may raise.
+            what: The rank's activity, for messages: ``"waits in all_reduce"``.
+            needs_rank: Whether only another rank can bring the condition about.
+            timeout_s: The seconds to wait; None for no limit.
         """
         rank = _here.rank[1]
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -147,7 +147,7 @@ class Turns:
                 return True
             if deadline is not None and time.monotonic() > deadline:
                 return False
-            if self._running <= self._stuck.keys():  # everybody has looked in vain since anybody went on
+            if self._running <= self._stuck.keys():  # all have looked in vain since any rank continued
                 if needs_rank and all(needs for _, needs in self._stuck.values()):
                     raise exceptions.DeadlockError(self._describe())
                 time.sleep(REST_SECONDS)
@@ -155,7 +155,7 @@ class Turns:
             self._pass_on(rank)
 
     def note_progress(self) -> None:
-        """Say that the calling rank has done something while it waits that another one may wait for."""
+        """Note that the calling rank has acted during its wait, so that another rank's condition may hold now."""
         self._stuck.clear()
 
     def _describe(self) -> str:
@@ -171,7 +171,7 @@ class Turns:
     # --- turns --------------------------------------------------------------------------------------------------------
 
     def _serve(self, rank: int) -> None:
-        """The thread of a rank but the first."""
+        """Run the thread of a rank other than the first."""
         _here.rank = (self, rank)
         while True:
             self._gates[rank].acquire()
@@ -181,7 +181,7 @@ class Turns:
             self._call(rank)
 
     def _call(self, rank: int) -> None:
-        """Do the rank's work, in its turn; then pass the turn on for good."""
+        """Run the rank's function, in its turn; then pass the turn on for good."""
         body = self._work[rank]
         assert body is not None, "there is work for all"
         try:
@@ -200,7 +200,7 @@ class Turns:
         self._hand_over(0 if following is None else following)
 
     def _find_next(self, rank: int) -> int | None:
-        """Return who comes after a rank."""
+        """Return the running rank that follows a rank; None if no rank runs."""
         order = [(rank + step) % self.size for step in range(1, self.size + 1)]
         return next((other for other in order if other in self._running), None)
 
@@ -218,8 +218,7 @@ class Turns:
         self._gates[rank].release()
 
     def _wait_for_turn(self, rank: int, *, until_all_done: bool = False) -> None:
-        """Sleep until it is this rank's turn. Ctrl-C arrives in rank 0 at any time: then the others are ended, and it
-        waits on."""
+        """Sleep until it is this rank's turn. On Ctrl-C, rank 0 ends the other ranks, and waits on."""
         while self._now != rank or (until_all_done and self._running):
             try:
                 self._gates[rank].acquire(timeout=LOOK_SECONDS)
@@ -231,7 +230,7 @@ class Turns:
 
     @staticmethod
     def _interrupt(thread: threading.Thread) -> None:
-        """End a rank that runs, perhaps without ever waiting."""
+        """End a running rank, even if it never waits."""
         assert thread.ident is not None, "it was started"
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(TurnsEnded))
 
@@ -253,7 +252,7 @@ class Turns:
 
 
 def get_optional_turns() -> Turns | None:
-    """Return those that the calling thread is a rank of."""
+    """Return the turns of which the calling thread is a rank; None if it is none."""
     found = getattr(_here, "rank", None)
     return None if found is None else found[0]
 
@@ -266,15 +265,15 @@ def wait_for(
     *,
     needs_rank: bool,
 ) -> bool:
-    """Wait until something is so that another thread brings about; return whether it is.
+    """Wait until a condition holds that another thread brings about; return whether it holds.
 
     Like ``condition.wait_for``, for ranks that may take turns.
 
     Args:
-        condition: Held by the caller; notified when it may be so. Ranks that take turns look themselves.
-        is_over: Whether it is.
+        condition: Held by the caller; notified when `is_over` may hold. Ranks that take turns check for themselves.
+        is_over: The condition to wait for.
         what: See `Turns.wait`.
-        timeout_s: How long to wait; None without end.
+        timeout_s: The seconds to wait; None for no limit.
         needs_rank: See `Turns.wait`.
     """
     turns = get_optional_turns()
@@ -287,24 +286,24 @@ def wait_for(
         condition.acquire()
 
 
-# A thread takes nothing over from the one that starts it. What it calls later, in another rank's turn, would be taken
-# for that rank's. So while ranks take turns, `threading.Thread.start` notes for whom it was called.
+# A thread inherits nothing from the rank that starts it. A later call from the thread would count for whichever rank
+# has the turn then. So while ranks take turns, `threading.Thread.start` notes the rank on whose behalf it was called.
 class _Followed:
-    """How many want to know it, and what stood in `threading.Thread` before the first of them."""
+    """Number of blocks that follow threads, and the original `threading.Thread.start`."""
 
     count = 0
     start = threading.Thread.start
 
 
 def find_owner() -> Hashable | None:
-    """Return what was open when the calling thread was started; None if nothing was, or nobody followed."""
+    """Return the calling thread's owner, noted at its start; None if it had none, or no block followed threads."""
     return _owners.get(threading.current_thread()) if _Followed.count else None
 
 
 @contextlib.contextmanager
 def follow_threads(find_current: Callable[[], Hashable | None]) -> Iterator[None]:
-    """For the duration of a block, note which rank the threads belong to that are started. `find_current` is called in
-    the thread that starts one; what it returns, `find_owner` returns in the new one."""
+    """Note the owners of the threads that start during a block. `find_current` runs in the thread that starts another;
+    `find_owner` returns its result in the new thread."""
     with _follow_lock:
         if _Followed.count == 0:
             _Followed.start = threading.Thread.start

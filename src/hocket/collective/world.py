@@ -1,9 +1,9 @@
-"""All ranks of a run, as a framework sees them that has no process group of its own: numpy arrays in, numpy arrays out.
+"""Collectives of all ranks for frameworks without process groups: they take and return numpy arrays.
 
-Inside a machine they share memory (`hocket.collective.host_group`). Between machines the first rank of each gives what
-it has to a `HostAllGather`, and gets what all of them gave: `through_actor` makes one of an actor, so that what travels
-are the engine's own objects. That is for frameworks without a transport; torch has gloo and NCCL
-(`hocket.collective.torch`).
+Ranks on one machine share memory (`hocket.collective.host_group`). Between machines, the first rank of each machine
+passes a value to a `HostAllGather`, and receives the values of all machines. `through_actor` makes a `HostAllGather`
+from an actor, so the values travel as the engine's objects. This is for frameworks without a transport; torch has gloo
+and NCCL (`hocket.collective.torch`).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Array: TypeAlias = npt.NDArray[Any]
 @final
 @dataclass(frozen=True, slots=True)
 class UnequalCalls:
-    """The error of machines whose ranks call different operations."""
+    """The result of an exchange between machines whose ranks call different operations."""
 
     calls: Sequence[str]
-    """What the ranks of each call."""
+    """The call on each machine, as text."""
 
 
 HostAllGather: TypeAlias = Callable[[str, Any], list[Any] | UnequalCalls]
-"""Says what is called, and gives a value to the other machines; returns the values of all, in the machines' order."""
+"""Takes the current call and this machine's value; returns the values of all machines, in order."""
 
 _COMBINE: Final = NUMPY.combine
 
@@ -49,7 +49,7 @@ class World:
         rank: This rank.
         hosts: The ranks of each machine.
         local: The group of this machine's ranks; None if this rank is alone there.
-        all_gather_hosts: Between the machines, in the first rank of each.
+        all_gather_hosts: The exchange between machines, in the first rank of each machine.
 
     Example:
         >>> import numpy as np
@@ -74,16 +74,16 @@ class World:
         self._local = local
         self._all_gather_hosts = all_gather_hosts
         self._is_apart = len(self._hosts) > 1
-        #: Why nothing can be called any more.
+        #: The error that made the group unusable.
         self._error: errors.CollectiveError | None = None
 
     def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM) -> None:
-        """Put the sum of all ranks' arrays, or what `op` makes of them, into each.
+        """Put the sum of all ranks' arrays, or their combination by `op`, into each array.
 
         Args:
-            array: Of any shape, contiguous and writable; changed in place. Equal in shape and dtype in all ranks.
-            op: What to do with the numbers. Sums are made in the order of the ranks, so their last bits do not change
-                from run to run.
+            array: An array of any shape, contiguous and writable; changed in place. Its shape and dtype are equal in
+                all ranks.
+            op: The operation. Sums are made in the order of the ranks, so their last bits do not change between runs.
         """
         flat = flatten(array)
         if not self._is_apart:
@@ -109,11 +109,11 @@ class World:
         self._spread(flat)
 
     def broadcast(self, array: Array, root: int = 0) -> None:
-        """Put the root's array into that of each rank.
+        """Put the root's array into the array of each rank.
 
         Args:
-            array: Of any shape, contiguous and writable; changed in place.
-            root: Whose array all shall have.
+            array: An array of any shape, contiguous and writable; changed in place.
+            root: The rank whose array all ranks receive.
         """
         if not 0 <= root < self.size:
             raise ValueError(f"root must be one of the {self.size} ranks from 0, but received {root!r}.")
@@ -133,10 +133,10 @@ class World:
             self._spread(flat)
 
     def all_gather_object(self, value: object) -> list[Any]:
-        """Return what each rank gave, by rank.
+        """Return the values of all ranks, by rank.
 
         Args:
-            value: What can be pickled. Other ranks of the same run unpickle it.
+            value: Any value that can be pickled. Other ranks of the same run unpickle it.
         """
         if self.size == 1:
             return [value]
@@ -154,21 +154,21 @@ class World:
         return [pickle.loads(data) for data in all_of_them]
 
     def all_gather_bytes(self, data: Array, counts: Sequence[int]) -> list[Array]:
-        """Return what each rank gave, by rank.
+        """Return the bytes of all ranks, by rank.
 
         Args:
-            data: Of dtype uint8.
-            counts: How many bytes each rank gives; the same in all ranks.
+            data: An array of dtype uint8.
+            counts: The number of bytes from each rank; the same list in all ranks.
         """
         if self._is_apart:
             return [np.frombuffer(given, np.uint8) for given in self.all_gather_object(data.tobytes())]
         return [data] if self._local is None else _all_gather(self._local, data, counts)
 
     def all_to_all_bytes(self, parts: Sequence[Array]) -> list[Array]:
-        """Return what each rank gave for this one, by rank.
+        """Return the parts that all ranks have for this rank, by rank.
 
         Args:
-            parts: For each rank, of dtype uint8. All ranks' parts for one rank have the same length.
+            parts: One part for each rank, of dtype uint8. All ranks' parts for one rank have the same length.
         """
         if self._is_apart:
             rows = self.all_gather_object([part.tobytes() for part in parts])
@@ -181,19 +181,19 @@ class World:
         return [target[: len(parts[self.rank])] for target in targets]
 
     def barrier(self) -> None:
-        """Wait until all ranks have called it."""
+        """Wait until all ranks have called this method."""
         if self._is_apart:
             self._reduce_apart(np.zeros(1, np.int32), ReduceOp.SUM, "barrier")
         elif self._local is not None:
             self._local.barrier()
 
     def close(self) -> None:
-        """Leave. A rank that waits for this one gets an error."""
+        """Leave the group. A rank that waits for this one gets an error."""
         if self._local is not None:
             self._local.close()
 
     def _exchange(self, all_gather_hosts: HostAllGather, call: str, value: object) -> list[Any]:
-        """Give a value to the other machines; return those of all."""
+        """Exchange a value with the other machines; return the values of all."""
         if self._error is not None:
             raise self._error
         try:
@@ -208,17 +208,17 @@ class World:
                 )
         except errors.CollectiveError as error:
             self._error = error
-            self.close()  # so that the other ranks of this machine hear of it
+            self.close()  # makes the other ranks of this machine fail, too
             raise
         return given
 
     def _spread(self, flat: Array) -> None:
-        """Give the other ranks of this machine what its first one has."""
+        """Copy the array of this machine's first rank to its other ranks."""
         if self._local is not None:
             self._local.broadcast(flat.view(np.uint8), 0, str(flat.dtype))
 
     def _gather_here(self, data: bytes) -> list[bytes]:
-        """Return what each rank of this machine gave."""
+        """Return the bytes of all ranks on this machine."""
         if self._local is None:
             return [data]
         size = self._local.size
@@ -229,7 +229,7 @@ class World:
 
 
 def _all_gather(local: host_group.HostGroup, data: Array, counts: Sequence[int]) -> list[Array]:
-    """Return what each rank of a machine gave, which are not equally many bytes."""
+    """Return the bytes of all ranks on a machine; their numbers may differ."""
     most = max(counts)
     targets = [np.empty(most, np.uint8) for _ in counts]
     local.all_gather(targets, _pad(data, most))
@@ -237,7 +237,7 @@ def _all_gather(local: host_group.HostGroup, data: Array, counts: Sequence[int])
 
 
 def _pad(data: Array, count: int) -> Array:
-    """Return bytes with zeros behind them, so that they are as many as asked for."""
+    """Return bytes padded with zeros to `count`."""
     if len(data) == count:
         return data
     padded = np.zeros(count, np.uint8)
@@ -246,11 +246,11 @@ def _pad(data: Array, count: int) -> Array:
 
 
 def flatten(array: Array) -> Array:
-    """Return an array that a collective can change in place, as a row.
+    """Return a one-dimensional view of an array that a collective can change in place.
 
     Raises:
-        TypeError: It is no array, or one of objects.
-        ValueError: It cannot be written, or is not contiguous.
+        TypeError: The value is no array, or an array of objects.
+        ValueError: The array is read-only, or not contiguous.
     """
     if not isinstance(array, np.ndarray):
         raise TypeError(
@@ -272,13 +272,13 @@ def flatten(array: Array) -> Array:
 
 @functools.lru_cache
 def _describe(kind: str, num_bytes: int, dtype: np.dtype[Any], detail: int) -> str:
-    """Return a call in words; kept, because it is made again at each step."""
+    """Return a call as text. Cached, because each step repeats its calls."""
     how = detail.name.lower() if isinstance(detail, ReduceOp) else f"root {detail}"
     return f"{kind}({num_bytes:,} bytes of {peer_monitor.shorten(str(dtype))}, {how})"
 
 
 def check_op(flat: Array, op: ReduceOp) -> None:
-    """Refuse what an operation has no meaning for."""
+    """Raise if an operation has no meaning for the array's dtype."""
     if op is ReduceOp.MEAN and not NUMPY.is_inexact(flat.dtype):
         raise TypeError(f"op=MEAN needs floats, but received {flat.dtype}. Use SUM.")
     if op in arithmetic.BITWISE and NUMPY.is_inexact(flat.dtype):
@@ -289,10 +289,10 @@ def check_op(flat: Array, op: ReduceOp) -> None:
 
 
 class HostAllGatherActor:
-    """Collects a value of each machine, and gives all of them to each.
+    """An actor that collects a value from each machine, and returns all of them to each.
 
     Args:
-        size: How many machines there are.
+        size: The number of machines.
     """
 
     def __init__(self, size: int) -> None:
@@ -300,12 +300,12 @@ class HostAllGatherActor:
         self._rounds: dict[int, tuple[dict[int, object], dict[int, str], asyncio.Event]] = {}
 
     async def gather(self, turn: int, host: int, call: str, value: object) -> list[object] | UnequalCalls:
-        """Say what this machine's ranks call in a turn, and give their value; return those of all."""
+        """Register this machine's call and value in a turn; wait for the other machines, and return all values."""
         values, calls, is_full = self._rounds.setdefault(turn, ({}, {}, asyncio.Event()))
         values[host], calls[host] = value, call
         if len(values) == self._size:
             is_full.set()
-            del self._rounds[turn]  # those who wait hold it
+            del self._rounds[turn]  # waiting calls still hold it
         await is_full.wait()
         if any(other != call for other in calls.values()):
             return UnequalCalls([calls[other] for other in range(self._size)])
@@ -313,17 +313,17 @@ class HostAllGatherActor:
 
 
 def start_actor(num_hosts: int) -> actor.ActorHandle:
-    """Start the actor through which the machines gather values. It ends with its last handle."""
+    """Start the actor through which the machines exchange values. It ends with its last handle."""
     return actor.ActorClass(HostAllGatherActor, {"num_cpus": 0, "max_concurrency": 2 * num_hosts}).remote(num_hosts)
 
 
 def through_actor(handle: actor.ActorHandle, host: int, timeout_s: float) -> HostAllGather:
-    """Return one machine's way to gather values through an actor.
+    """Return a `HostAllGather` for one machine that uses an actor.
 
     Args:
-        handle: What `start_actor` returned.
+        handle: The actor from `start_actor`.
         host: The machine's number.
-        timeout_s: How long the others may take.
+        timeout_s: The seconds that the other machines may take.
     """
     turn = 0
 

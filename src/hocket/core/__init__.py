@@ -1,1 +1,1 @@
-"""The programming model: remote functions, actors, references, placement groups. The same on every engine."""
+"""The programming model, the same on every engine: remote functions, actors, references, placement groups."""

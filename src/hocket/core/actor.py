@@ -1,4 +1,4 @@
-"""Objects that live in a process of their own."""
+"""Actors: objects in worker processes, their classes, handles and methods."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ T = TypeVar("T")
 _METHOD_OPTIONS = "__hocket_method_options__"
 
 _SPECIAL_METHODS = ("__ray_ready__", "__ray_call__", "__ray_terminate__")
-"""What every actor can be asked: whether it is built; to run a function on itself; to end when it has done what it
-has."""
+"""Methods of every actor: return when it is built, run a function on it, and end it after its pending calls."""
 
 _NAME_SECONDS = 0.001
-"""How long to wait before looking again for an actor that somebody else is just creating. A guess."""
+"""How long to wait before the next look for an actor that another process is just creating. A guess."""
 
 
 @overload
@@ -40,13 +39,14 @@ def method(
     **given: Unpack[typed.MethodOptions],
 ) -> Callable[[Callable[Concatenate[S, P], T]], typed.Method[S, P, T]]: ...
 def method(*functions: object, **given: object) -> Any:
-    """Give a method of an actor class its defaults. Without any, ``@method`` is for type checkers: see `TypedActor`.
+    """Give a method of an actor class its default options. Without options, ``@method`` is for type checkers: see
+    `TypedActor`.
 
     Args:
         *functions: The method; by decoration.
         **given: ``num_returns``: how many references a call returns (default 1, or as many as a generator yields).
-            ``concurrency_group``: which threads run it. ``max_task_retries``, ``retry_exceptions``: when it is tried
-            again.
+            ``concurrency_group``: which threads run the method. ``max_task_retries``, ``retry_exceptions``: when a call
+            gets another attempt.
 
     Example:
         >>> import hocket
@@ -76,11 +76,11 @@ def method(*functions: object, **given: object) -> Any:
 
 
 class ActorClassInheritanceException(TypeError):  # noqa: N818 (Ray's name)
-    """A class inherits from a remote one."""
+    """A class inherits from a remote class."""
 
 
 class ActorClass:
-    """A class whose instances live in worker processes. Made by `hocket.remote`."""
+    """A class with instances in worker processes. `hocket.remote` makes it."""
 
     def __init__(self, cls: type, given: dict[str, Any]) -> None:
         options.validate(given, options.ACTOR_OPTIONS, f"actor class `{cls.__name__}`")
@@ -92,7 +92,7 @@ class ActorClass:
             )
         _refuse_remote_methods(cls)
         self._take(cls, given)
-        _ = self._signature, self._record  # each raises if the class is at fault
+        _ = self._signature, self._record  # each raises if the class is wrong
         self.__doc__ = cls.__doc__
 
     def _take(self, cls: type, given: dict[str, Any]) -> None:
@@ -111,8 +111,8 @@ class ActorClass:
 
     @functools.cached_property
     def _record(self) -> records.ActorOptions:
-        """The options and methods. Made when they are needed: in a worker, a class that refers to itself is empty at
-        first."""
+        """The options and methods."""
+        # Made on first use: in a worker, a class that refers to itself has no methods at first.
         methods = tuple(
             (name, options.build_method_options(getattr(function, _METHOD_OPTIONS, {}), function, name))
             for name, function in inspect.getmembers(self._cls, callable)
@@ -127,7 +127,7 @@ class ActorClass:
         Raises:
             TypeError: The arguments do not fit the constructor, or one cannot travel.
             ActorAlreadyExistsError: A living actor has the name.
-            ActorUnschedulableError: It asks for more than the session can ever have.
+            ActorUnschedulableError: The actor asks for more than the session can ever have.
         """
         engine = contract.current_engine or session.get_engine()
         record = self._record
@@ -152,7 +152,7 @@ class ActorClass:
                 return ActorHandle(known.ref, known.options)
             try:
                 return self._create(engine, args, kwargs, record)
-            except exceptions.ActorAlreadyExistsError:  # somebody was faster: take that one
+            except exceptions.ActorAlreadyExistsError:  # another process was faster: take its actor
                 time.sleep(_NAME_SECONDS)
 
     def _create(
@@ -190,7 +190,7 @@ class ActorClass:
         return self.options(**given).remote(*args, **(kwargs or {}))
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the class has under this name: a constant, a static or class method. Runs here, in no actor."""
+        """Return an attribute of the class: a constant, or a static or class method, which runs in this process."""
         if name.startswith("__") or "_cls" not in self.__dict__:
             raise AttributeError(name)
         found = getattr(self._cls, name)
@@ -217,7 +217,7 @@ class ActorClass:
 
 
 def _refuse_remote_methods(cls: type) -> None:
-    """Raise if a method was decorated by `hocket.remote`: called on an actor, it would be no method of it."""
+    """Raise TypeError if `hocket.remote` decorates a method: it would then be no method of the actor."""
     for parent in cls.__mro__:
         for name, value in vars(parent).items():
             if not isinstance(value, remote_function.RemoteFunction):
@@ -231,7 +231,7 @@ def _refuse_remote_methods(cls: type) -> None:
 
 
 class UnboundMethod:
-    """A method as it is found on an actor class: it can be called with any object, but not from afar."""
+    """A method as an attribute of an actor class: it takes any object as ``self``, but has no ``remote``."""
 
     def __init__(self, cls: type, name: str, function: Callable[..., object]) -> None:
         functools.update_wrapper(self, function)
@@ -255,15 +255,15 @@ class UnboundMethod:
 
 
 def explain_unbound(method: UnboundMethod) -> str:
-    """Return what to write instead of calling a method on an actor class."""
+    """Return the advice for a remote call of a method on an actor class."""
     name = method._cls.__name__
     actor = name[:1].lower()
     return f"Build an actor first: {actor} = {name}.remote(...); {actor}.{method._name}.remote(...)."
 
 
 def _rebuild_class(cls: type, given: dict[str, object]) -> ActorClass:
-    """Return an actor class that has travelled. The class may be still without its methods, which may refer to this
-    very object."""
+    """Return an actor class from its pickle."""
+    # The class may still lack its methods, because they may refer to this very object.
     rebuilt = ActorClass.__new__(ActorClass)
     rebuilt._take(cls, given)
     return rebuilt
@@ -272,11 +272,11 @@ def _rebuild_class(cls: type, given: dict[str, object]) -> ActorClass:
 def exit_actor() -> NoReturn:
     """End the actor that runs the calling method, after its ``__ray_shutdown__`` hook and its exit functions.
 
-    The call, and those behind it, fail with `ActorDiedError`; the actor is not built again. That the exception is
-    caught does not prevent it. A thread or an asyncio task in the background may call it too.
+    This call and the calls after it fail with `ActorDiedError`; the actor is not built again. The actor ends even if
+    the method catches the exception. A thread or an asyncio task in the background may call this, too.
 
     Raises:
-        TypeError: The caller is no actor.
+        TypeError: The calling code does not run in an actor.
     """
     engine = session.get_engine()
     if engine.view.get_context().actor_id is None:
@@ -286,9 +286,10 @@ def exit_actor() -> NoReturn:
 
 
 class ActorHandle:
-    """A handle on an actor. Its methods are called with ``handle.method.remote(...)``.
+    """A handle on an actor. ``handle.method.remote(...)`` calls a method.
 
-    Can be passed to tasks and other actors. When the last handle is gone, the actor finishes its calls and ends.
+    A handle can be passed to tasks and other actors. When the last handle is gone, the actor finishes its calls and
+    ends.
     """
 
     def __init__(self, ref: contract.ObjectRef[None], record: records.ActorOptions, cls: type | None = None) -> None:
@@ -314,7 +315,7 @@ class ActorHandle:
         return found
 
     def _explain_missing(self, name: str) -> str:
-        """Return what is wrong with a name that is no method."""
+        """Return the error message for a name that is no method."""
         known = sorted(known for known in self._methods if not known.startswith("_"))
         text = f"Actor class `{self._record.class_name}` has no method {name!r}. It has {known}."
         constructor = getattr(self._cls, "__init__", None)
@@ -345,7 +346,7 @@ class ActorHandle:
 
 
 class ActorMethod:
-    """One method of one actor. Holds the actor's reference and not its handle, which would be a cycle."""
+    """One method of one actor. It holds the actor's reference, because its handle would make a cycle."""
 
     __slots__ = (
         *("_actor", "_cls", "_given", "_is_dynamic", "_is_limited", "_method", "_name", "_options", "_ref"),
@@ -372,7 +373,7 @@ class ActorMethod:
         self._options = options.build_call_options(method, actor, label, given)
         function = inspect.getattr_static(cls, name, None) if cls is not None else None
         returns = given.get("num_returns")
-        #: Whether it returns references on all that it yields, together.
+        #: Whether the method returns the references to all its items together.
         self._is_dynamic = method.is_dynamic if returns is None else returns == "dynamic"
         is_static = isinstance(function, staticmethod)
         if isinstance(function, staticmethod | classmethod):
@@ -382,7 +383,7 @@ class ActorMethod:
         )
 
     def remote(self, /, *args: object, **kwargs: object) -> Any:
-        """Start a call and return at once: one `ObjectRef`, a list of them, a generator or None, by ``num_returns``.
+        """Start a call; return at once one `ObjectRef`, a list of them, a generator or None, by ``num_returns``.
 
         Raises:
             TypeError: The arguments do not fit the method, or one cannot travel.
@@ -411,8 +412,8 @@ class ActorMethod:
         return refs[0] if returns == 1 else generators.wrap(refs, returns)
 
     def bind(self, /, *args: object, **kwargs: object) -> dag.ClassMethodNode | tuple[dag.DAGNode, ...]:
-        """Return a node of a graph that calls this method when the graph is executed; with ``num_returns`` above 1 one
-        for each return.
+        """Return a node of a graph that calls this method when the graph is executed. With ``num_returns`` above 1,
+        return a node for each return.
         """
         if self._signature is not None:
             self._signature.check(args, kwargs)
@@ -423,7 +424,7 @@ class ActorMethod:
     @overload
     def options(self, **given: Unpack[typed.MethodOptions]) -> ActorMethod: ...
     def options(self, **given: object) -> ActorMethod:
-        """Return the same method with other options: those of `method`, and ``name``."""
+        """Return the same method with other options: the options of `method`, and ``name``."""
         options.validate(given, options.METHOD_OPTIONS, f"method `{self._options.name}`")
         return ActorMethod(self._ref, self._cls, self._name, self._actor, self._method, {**self._given, **given})
 

@@ -1,4 +1,4 @@
-"""Advice for calls that `hocket.core.api` refuses: the text names the right one."""
+"""Advice for calls that `hocket.core.api` refuses: texts that name the right call."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hocket.engine import contract
 
 
 def suggest_call(method: actor.ActorMethod | actor.UnboundMethod) -> str:
-    """Return how a method is called."""
+    """Return the advice on how to call a method."""
     if isinstance(method, actor.UnboundMethod):
         return actor.explain_unbound(method)
     return f"The methods of an actor are remote already: write actor.{method._name}.remote(...)."
 
 
 def suggest(wrong: object) -> str:
-    """Return what to write instead of what `get` was given."""
+    """Return the advice for a wrong argument of `get`."""
     if isinstance(wrong, remote_function.RemoteFunction | actor.ActorMethod):
         return "Call it first: hocket.get(name.remote(...))."
     if isinstance(wrong, actor.UnboundMethod):
@@ -39,7 +39,7 @@ def suggest(wrong: object) -> str:
 
 
 def suggest_flat(wrong: object) -> str:
-    """Return what to write instead of a list of lists; nothing if it is none."""
+    """Return the advice for a list inside the argument's list; an empty text for any other value."""
     if not isinstance(wrong, list | tuple):
         return ""
     return "Flatten the list: hocket.get([ref for part in refs for ref in part])."
@@ -60,8 +60,7 @@ def _is_in_task() -> bool:
 def explain_surplus(
     name: str, surplus: tuple[object, ...], unknown: Mapping[str, object], known: tuple[str, ...]
 ) -> str:
-    """Return what is wrong with arguments that `get` or `wait` does not take. Python's own message would name no
-    keyword."""
+    """Return the error message for surplus arguments of `get` or `wait`. Python's own message would name no keyword."""
     if unknown:
         wrong = next(iter(unknown))
         hint = keywords.suggest(wrong, known) or f" It has {' and '.join(map(repr, known))}."
@@ -76,7 +75,7 @@ def explain_surplus(
 
 
 def hide_surplus(function: Any) -> None:
-    """Show the signature of a function without the parameters that only explain mistakes."""
+    """Hide from a function's signature the parameters that exist only to explain mistakes."""
     shown = inspect.signature(function)
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = [parameter for parameter in shown.parameters.values() if parameter.kind not in kinds]

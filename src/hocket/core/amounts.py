@@ -1,4 +1,4 @@
-"""Amounts of resources, as users write them: which are possible. Names and rules are Ray's."""
+"""Checks of the amounts of resources that users write. Names and rules are Ray's."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from hocket import keywords
 from hocket.kernel import resources
 
 WHOLE = frozenset({"GPU", "TPU", "NPU", "HPU", "RBLN", "neuron_cores"})
-"""What comes in pieces that are told apart: a part of one can be shared, but one and a half cannot be handed out."""
+"""Resources with distinct units: tasks can share a part of a unit, but no task can get one and a half."""
 
 
 def explain_amount(what: str, resource: str, amount: float) -> str | None:
-    """Return what is wrong with an amount, or None.
+    """Return the error message for an amount; None if the amount is possible.
 
     Args:
-        what: The keyword or the place where it was given, for the message.
+        what: The keyword or the place of the amount, for the message.
         resource: The resource's name.
-        amount: How much of it.
+        amount: The amount.
     """
     if not math.isfinite(amount):
         return f"{what} must be a finite number, but received {amount!r}. Leave it out for the default."
@@ -39,16 +39,16 @@ def explain_amount(what: str, resource: str, amount: float) -> str | None:
 
 
 _MEANT = {"cpu": "CPU", "cpus": "CPU", "num_cpus": "CPU", "gpu": "GPU", "gpus": "GPU", "num_gpus": "GPU"}
-"""What names of resources are meant to be that somebody has spelt as a keyword: ``cpu``, ``num_gpus``."""
+"""The names of resources, by other spellings that users write: ``cpu``, ``num_gpus``."""
 
 
 def ask_for_names(given: Iterable[str], there: Collection[str], spell: Callable[[str], str] = str) -> str:
-    """Return the questions whether other names were meant by those that the session has nothing of, after a space each.
+    """Return a "Did you mean" question for each resource that the session does not have, each after a space.
 
     Args:
-        given: The names of what is asked for.
-        there: The names of what the session has.
-        spell: How the caller's users write ``CPU`` and ``GPU``.
+        given: The names of the requested resources.
+        there: The names of the session's resources.
+        spell: A function that returns how users write ``CPU`` and ``GPU`` in the caller's place.
 
     Example:
         >>> from hocket.core import amounts

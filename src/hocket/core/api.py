@@ -1,4 +1,4 @@
-"""The functions at the top of the package."""
+"""The functions of the package `hocket` itself: `remote`, `get`, `wait`, `put` and so on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ W = TypeVar("W", bound="contract.ObjectRef[Any] | generators.ObjectRefGenerator[
 
 
 class Decorator(Protocol):
-    """The decorator that `hocket.remote` returns for options."""
+    """The decorator that `hocket.remote` returns if it is called with options."""
 
     @overload
     def __call__(self, target: A, /) -> A: ...  # type: ignore[overload-overlap]
@@ -107,7 +107,7 @@ def _make_remote(target: Any, options: dict[str, object]) -> object:
 def put(value: T) -> contract.ObjectRef[T]:
     """Store a value and return a reference to it.
 
-    Large arrays go to shared memory, from where others read without a copy.
+    Large arrays go to shared memory, from which other processes read them without a copy.
 
     Raises:
         TypeError: The value is a reference already, or cannot travel (`SerializationError`).
@@ -141,17 +141,17 @@ def get(
 def get(object_refs: Any, *surplus: Any, timeout: float | None = None, **unknown: Any) -> Any:
     """Wait for a value, or for a list of values, and return it.
 
-    What is returned is the caller's own: arrays may be written to, and nobody else sees it.
+    The value belongs to the caller: arrays are writable, and no other process sees the changes.
 
     Args:
         object_refs: One reference, or a list of them (duplicates allowed).
         timeout: Seconds to wait at most; 0 only looks; None waits without end.
 
     Raises:
-        GetTimeoutError: Not everything was there in time. It is also a TimeoutError.
-        TaskError: The task raised; it is also an instance of what was raised.
-        SessionClosedError: The session is closed that the reference is of.
-        ValueError: It is neither a reference nor a list of references.
+        GetTimeoutError: Not all values were there in time. The error is also a TimeoutError.
+        TaskError: The task raised. The error is also an instance of the raised error's class.
+        SessionClosedError: The reference's session is closed.
+        ValueError: `object_refs` is neither a reference nor a list of references.
     """
     if surplus or unknown:
         raise TypeError(advice.explain_surplus("get", surplus, unknown, ("timeout",)))
@@ -183,8 +183,7 @@ def get(object_refs: Any, *surplus: Any, timeout: float | None = None, **unknown
         )
     if timeout is not None:
         _check_timeout(timeout)
-    # A reference is of a session that was open. Where that is closed, as for a thread that is late, no other one is
-    # opened.
+    # A reference implies a session. If that is closed, for example because a thread is late, this opens no new one.
     try:
         engine = session.get_open_engine() if object_refs else session.get_engine()
         try:
@@ -198,7 +197,7 @@ def get(object_refs: Any, *surplus: Any, timeout: float | None = None, **unknown
 
 
 def _explain(engine: contract.Engine, refs: Sequence[contract.AnyRef], error: Exception) -> None:
-    """Raise a better error than `get` has: for a value that has come and cannot be rebuilt in this process."""
+    """Raise a better error than `get` has if a value has come but cannot be unpickled in this process."""
     if len(refs) > 1 and engine.unfetched is not None and not isinstance(error, exceptions.GetTimeoutError):
         engine.unfetched.note_asked(refs)
     if not isinstance(error, exceptions.HocketError) and undecodable.is_from_decoding(error):
@@ -207,7 +206,7 @@ def _explain(engine: contract.Engine, refs: Sequence[contract.AnyRef], error: Ex
 
 
 def _name_unopened(engine: contract.Engine, refs: Sequence[contract.AnyRef]) -> str:
-    """Return what the first of the values is that cannot be rebuilt."""
+    """Return the name, for a message, of the first value that cannot be unpickled."""
     for ref in refs:
         try:
             engine.objects.get((ref,), 0)
@@ -235,20 +234,20 @@ def wait(
     fetch_local: bool = True,
     **unknown: Never,
 ) -> tuple[list[W], list[W]]:
-    """Wait until some of the objects are there. An error counts as there.
+    """Wait until some of the objects have a value. An error counts as a value.
 
     Args:
         refs: References, without duplicates. A generator stands for its next item.
-        num_returns: How many to wait for. Exactly so many are returned as ready, even if more are.
+        num_returns: How many objects to wait for. Exactly so many are returned as ready, even if more are.
         timeout: Seconds to wait at most; then fewer may be ready. None waits without end.
-        fetch_local: For Ray programs; has no meaning on one machine.
+        fetch_local: For Ray programs; it has no meaning on one machine.
 
     Returns:
-        Those that are ready, and the rest; each in the order of `refs`.
+        The ready references, and the rest; each in the order of `refs`.
 
     Raises:
         TypeError: `refs` is not a list of references.
-        ValueError: There are duplicates, or `num_returns` does not lie between 1 and their number.
+        ValueError: There are duplicates, or `num_returns` does not lie between 1 and the number of references.
     """
     if surplus or unknown:
         raise TypeError(advice.explain_surplus("wait", surplus, unknown, ("num_returns", "timeout")))
@@ -308,22 +307,22 @@ def cancel(
     force: bool = False,
     recursive: bool = True,
 ) -> None:
-    """Stop the task that makes an object. `get` of it then raises `TaskCancelledError`, which is a `TaskError`, too, if
-    the task ran.
+    """Stop the task that makes an object.
 
-    A task that has not started never runs; one that runs gets a KeyboardInterrupt; one that is done stays done. A call
-    of an asynchronous actor is cancelled as asyncio does it; one of an ordinary actor that runs already is only told
-    (`RuntimeContext.is_canceled`), and what it returns then is dropped.
+    `get` of the object then raises `TaskCancelledError`, which is a `TaskError`, too, if the task ran.
+
+    A task that has not started never runs. A running task gets a KeyboardInterrupt. A finished task keeps its value. A
+    call of an asynchronous actor is cancelled through asyncio. A running call of an ordinary actor can only look at
+    `RuntimeContext.is_canceled`, and its result is dropped.
 
     Args:
-        ref: What the task's `.remote()` returned.
+        ref: The result of the task's `.remote()`.
         force: End the worker process instead of interrupting it.
-        recursive: Also cancel the tasks that it submitted and the calls that it made on actors, and what these have
-            submitted.
+        recursive: Also cancel the tasks and the calls on actors that the task submitted, and all that these submitted.
 
     Raises:
-        TypeError: It is no reference.
-        ValueError: It is a call of an actor, and `force` is set.
+        TypeError: `ref` is no reference.
+        ValueError: `ref` is from a call of an actor, and `force` is set.
     """
     if isinstance(ref, generators.ObjectRefGenerator):
         ref = ref.completed()
@@ -339,14 +338,14 @@ def cancel(
 
 @exceptions.hide_frames_of
 def kill(actor: actors.ActorHandle | typed.TypedActor, *, no_restart: bool = True) -> None:
-    """End an actor now, without letting it finish anything. Its pending calls fail with `ActorDiedError`.
+    """End an actor now, in the middle of its calls. Its pending calls fail with `ActorDiedError`.
 
     Args:
         actor: The actor's handle.
-        no_restart: Whether that is its end. If False, it is built again as often as ``max_restarts`` allows.
+        no_restart: Whether the end is final. If False, the actor is built again as often as ``max_restarts`` allows.
 
     Raises:
-        ValueError: It is no actor handle.
+        ValueError: `actor` is no actor handle.
     """
     if not isinstance(actor, actors.ActorHandle):
         raise ValueError(
@@ -360,10 +359,10 @@ def kill(actor: actors.ActorHandle | typed.TypedActor, *, no_restart: bool = Tru
 
 @exceptions.hide_frames_of
 def get_actor(name: str, namespace: str | None = None) -> actors.ActorHandle:
-    """Return a handle on the living actor of that name.
+    """Return a handle on the living actor with this name.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is no such actor.
     """
     given: object = name
     if not isinstance(given, str):
@@ -387,15 +386,17 @@ def get_actor(name: str, namespace: str | None = None) -> actors.ActorHandle:
 
 @exceptions.hide_frames_of
 def get_runtime_context() -> context.RuntimeContext:
-    """Return where the calling code runs: ids, resources, names."""
+    """Return the context of the calling code: ids, resources, names."""
     engine = session.get_engine()
     return context.RuntimeContext(engine.view.get_context(), engine)
 
 
 @exceptions.hide_frames_of
 def get_gpu_ids() -> list[Any]:
-    """Return the GPUs that the calling task or actor may use, as Ray does: the names that ``CUDA_VISIBLE_DEVICES`` gave
-    them when the session was opened (text), and their indices if it was not set.
+    """Return the GPUs that the calling task or actor may use, as Ray does.
+
+    They are the names (text) in ``CUDA_VISIBLE_DEVICES`` at the time when the session was opened, or the GPUs' indices
+    if it was not set.
     """
     return list(session.get_engine().view.get_context().gpu_ids)
 
@@ -408,20 +409,20 @@ def nodes() -> list[dict[str, Any]]:
 
 @exceptions.hide_frames_of
 def cluster_resources() -> dict[str, float]:
-    """Return what the session has, by resource name."""
+    """Return the session's total amounts, by resource name."""
     return session.get_open_engine().resources.get_total_resources()
 
 
 @exceptions.hide_frames_of
 def available_resources() -> dict[str, float]:
-    """Return what of it is free now; a resource that is used up is left out."""
+    """Return the amounts that are free now, by resource name; a resource that is used up is left out."""
     return session.get_open_engine().resources.get_free_resources()
 
 
 def error_info() -> list[exceptions.ErrorRecord]:
     """Return the failures of this session, oldest first: exceptions of tasks and deaths of workers.
 
-    Without a session there are none.
+    Without a session the list is empty.
 
     Example:
         >>> import hocket

@@ -1,4 +1,4 @@
-"""Where the calling code runs."""
+"""The runtime context: facts about the task, actor or driver that runs the calling code."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from hocket.engine import contract
 
 
 class RuntimeContext:
-    """Facts about the calling task, actor or driver. Names are Ray's; what does not apply is None."""
+    """Facts about the calling task, actor or driver. The names are Ray's; facts that do not apply are None."""
 
     def __init__(self, record: contract.WorkContext, engine: contract.Engine) -> None:
         self._record = record
         self._engine = engine
 
     def get(self) -> dict[str, Any]:
-        """Return the most asked-for facts as a dict."""
+        """Return the most important facts as a dict."""
         facts = {
             "job_id": self.get_job_id(),
             "node_id": self.get_node_id(),
@@ -50,12 +50,12 @@ class RuntimeContext:
 
     @property
     def actor_id(self) -> contract.Id | None:
-        """The id of the actor that this code belongs to; an old name of `get_actor_id`."""
+        """The id of the actor that runs this code; an old name of `get_actor_id`."""
         return _build_id(self._record.actor_id)
 
     @property
     def current_placement_group_id(self) -> contract.Id | None:
-        """The id of the placement group that this code runs in; an old name of `get_placement_group_id`."""
+        """The id of the placement group in which this code runs; an old name of `get_placement_group_id`."""
         return _build_id(self._record.placement_group_id)
 
     def get_job_id(self) -> str:
@@ -79,20 +79,19 @@ class RuntimeContext:
         return self._record.task_name
 
     def get_task_function_name(self) -> str | None:
-        """Return the name of the running function or method as it was defined, with its module and class:
-        ``app.Counter.add``."""
+        """Return the defined name of the running function or method, with module and class: ``app.Counter.add``."""
         return self._record.function_name if self._record.task_id is not None else None
 
     def get_actor_name(self) -> str | None:
-        """Return the name under which `get_actor` finds the actor that this code belongs to; empty if it has none."""
+        """Return the name by which `get_actor` finds the actor that runs this code; empty if it has none."""
         return (self._record.actor_name or "") if self._record.actor_id is not None else None
 
     @property
     def current_actor(self) -> actor.ActorHandle:
-        """A handle on the actor that this code belongs to.
+        """A handle on the actor that runs this code.
 
         Raises:
-            RuntimeError: It belongs to none.
+            RuntimeError: No actor runs this code.
         """
         if self._record.actor_id is None:
             raise RuntimeError("This code does not run in an actor, so there is no current actor.")
@@ -101,10 +100,10 @@ class RuntimeContext:
 
     @property
     def was_current_actor_reconstructed(self) -> bool:
-        """Whether the actor that this code belongs to was built again after the death of its process.
+        """Whether the actor that runs this code was built again after the death of its process.
 
         Raises:
-            RuntimeError: It belongs to none.
+            RuntimeError: No actor runs this code.
         """
         if self._record.actor_id is None:
             raise RuntimeError("This code does not run in an actor. Ask inside one of its methods.")
@@ -112,7 +111,7 @@ class RuntimeContext:
 
     @property
     def should_capture_child_tasks_in_placement_group(self) -> bool:
-        """Whether tasks submitted here run in the same placement group."""
+        """Whether tasks that this code submits run in the same placement group."""
         return self._record.captures_children
 
     @property
@@ -134,15 +133,15 @@ class RuntimeContext:
 
     @property
     def gcs_address(self) -> str:
-        """Where a cluster keeps its state; empty, because a session on one machine has no address."""
+        """The address of the cluster's state in Ray; here always empty."""
         return ""
 
     def get_actor_id(self) -> str | None:
-        """Return the id of the actor that this code belongs to."""
+        """Return the id of the actor that runs this code."""
         return self._record.actor_id
 
     def get_placement_group_id(self) -> str | None:
-        """Return the id of the placement group that this code runs in."""
+        """Return the id of the placement group in which this code runs."""
         return self._record.placement_group_id
 
     def get_assigned_resources(self) -> dict[str, float]:
@@ -154,12 +153,12 @@ class RuntimeContext:
         return {"GPU": [str(index) for index in self._record.gpu_ids]}
 
     def is_canceled(self) -> bool:
-        """Tell whether the running call has been cancelled."""
+        """Return whether the running call has been cancelled."""
         return self._record.is_canceled
 
     @property
     def namespace(self) -> str:
-        """The namespace that actors' names live in."""
+        """The namespace of actors' names."""
         return self._record.namespace
 
 

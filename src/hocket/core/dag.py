@@ -1,14 +1,14 @@
-"""Graphs of calls that are written once and executed many times: what ``.bind(...)`` builds.
+"""Graphs of calls, written once with ``.bind(...)`` and executed many times.
 
-``.bind`` does what ``.remote`` does, later: it makes a node and starts nothing. ``node.execute(...)`` starts everything
-that the node needs, each node once, and returns what ``.remote`` of the last call would have returned. Nodes are found
-in arguments, and in lists, tuples, sets and dicts inside them.
+``.bind`` takes the arguments of ``.remote``, makes a node, and starts nothing. ``node.execute(...)`` starts all nodes
+that the node needs, each once, and returns the result of the last call's ``.remote``. It finds nodes in arguments, and
+in lists, tuples, sets and dicts inside them.
 
 The kinds of nodes: `FunctionNode` (a task), `ClassNode` (an actor, new for each `execute`), `ClassMethodNode` (a call
-on such an actor, or on one that lives already), `InputNode` (what `execute` is given), `MultiOutputNode` (several
-results). The names and the meaning are Ray's. Ray's compiled graphs are not supported.
+on such an actor, or on a living one), `InputNode` (the arguments of `execute`), `MultiOutputNode` (several results).
+The names and the meaning are Ray's. Ray's compiled graphs are not supported.
 
-Nodes know what they call only by ``.remote``, so this module needs nothing of the others in `core`.
+Nodes use their targets only through ``.remote``, so this module needs no other module of `core`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Callee(Protocol):
     """A node's target: a remote function, an actor class, or a method of an actor."""
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
-        """Start it."""
+        """Start a call, or an actor."""
 
 
 class ActorSource(Callee, Protocol):
-    """An actor class, as far as a graph must know it."""
+    """The parts of an actor class that a graph uses."""
 
     __name__: str
     _methods: tuple[tuple[str, object], ...]
@@ -43,7 +43,7 @@ class Given:
         self.kwargs = kwargs
 
     def get_whole(self) -> object:
-        """Return the one argument."""
+        """Return the only argument; raise TypeError if there are more, or none."""
         if len(self.args) == 1 and not self.kwargs:
             return self.args[0]
         raise TypeError(
@@ -53,7 +53,7 @@ class Given:
         )
 
     def get_part(self, key: int | str, *, is_attribute: bool) -> object:
-        """Return an argument by position or name; if there is only one, that part of it."""
+        """Return an argument by position or name; if there is a single positional argument, that part of it."""
         try:
             if len(self.args) == 1 and not self.kwargs:
                 return getattr(self.args[0], str(key)) if is_attribute else self.args[0][key]
@@ -76,9 +76,9 @@ class Given:
 
 
 class DAGNode(abc.ABC):
-    """One step of a graph. Made by ``.bind(...)``; nothing runs before `execute`.
+    """One step of a graph, made by ``.bind(...)``; nothing runs before `execute`.
 
-    A node may be used by several others. It runs once for each `execute`, and its result goes to all of them.
+    Several nodes may use one node. It runs once for each `execute`, and its result goes to all of them.
     """
 
     def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
@@ -87,19 +87,19 @@ class DAGNode(abc.ABC):
         self._options = dict(options)
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
-        """Start everything that this node needs, and return its result at once.
+        """Start all nodes that this node needs, and return its result at once.
 
         Args:
-            *args: What the graph's `InputNode` stands for.
-            **kwargs: The same, by name.
+            *args: The values for the graph's `InputNode`.
+            **kwargs: The values for the graph's `InputNode` by name.
 
         Returns:
-            What ``.remote`` would return: an `ObjectRef`, or a list of them for ``num_returns`` above 1; for a
-            `ClassNode` a handle; for a `MultiOutputNode` a list of results.
+            The result of ``.remote``: an `ObjectRef`, or a list of them for ``num_returns`` above 1; for a `ClassNode`
+            a handle; for a `MultiOutputNode` a list of results.
 
         Raises:
-            TypeError: The arguments do not fit the graph's `InputNode`, or a function in it.
-            AssertionError: The graph has two of these.
+            TypeError: The arguments do not fit the graph's `InputNode`, or a function in the graph.
+            AssertionError: The graph has more than one `InputNode`.
         """
         given = Given(args, kwargs)
         results: dict[DAGNode, object] = {}
@@ -120,7 +120,7 @@ class DAGNode(abc.ABC):
         return dict(self._options)
 
     def experimental_compile(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Ray's compiled graphs are not supported.
+        """Refuse to compile the graph: Ray's compiled graphs are not supported.
 
         Raises:
             NotImplementedError: Always.
@@ -134,13 +134,13 @@ class DAGNode(abc.ABC):
         _refuse(self, name)
 
     def _list_needed(self) -> Iterator[DAGNode]:
-        """Yield the nodes whose results this one takes."""
+        """Yield the nodes that have to run before this node."""
         yield from _find_nodes(self._args)
         yield from _find_nodes(self._kwargs)
 
     @abc.abstractmethod
     def _run(self, results: Mapping[DAGNode, object], given: Given) -> object:
-        """Start this node, now that its inputs have their results."""
+        """Start this node, when the nodes that it needs have their results."""
 
     def _fill(self, results: Mapping[DAGNode, object]) -> tuple[tuple[object, ...], dict[str, object]]:
         return _replace(self._args, results), _replace(self._kwargs, results)
@@ -208,7 +208,7 @@ class ClassNode(DAGNode):
                 )
 
     def __getattr__(self, name: str) -> BindableMethod:
-        source = self.__dict__.get("_actor_class")  # missing while a pickle is being opened
+        source = self.__dict__.get("_actor_class")  # missing while the node is being unpickled
         if source is None or name not in dict(source._record.methods):
             _refuse(self, name, f"Actor class `{source.__name__}`" if source is not None else "")
         return BindableMethod(self, name, {})
@@ -228,7 +228,7 @@ class BindableMethod:
         self._given = dict(given)
 
     def bind(self, /, *args: object, **kwargs: object) -> ClassMethodNode:
-        """Add a call to the graph, after those of the same actor that were bound before."""
+        """Add a call to the graph, after the calls of the same actor that were bound before."""
         node = ClassMethodNode(self._name, args, kwargs, self._given, parent=self._parent)
         self._parent._latest = node
         return node
@@ -247,11 +247,11 @@ class ClassMethodNode(DAGNode):
 
     Args:
         name: The method's name.
-        args: What it is called with.
-        kwargs: The same, by name.
-        options: Of the call.
-        parent: The node of the actor, if it does not live yet.
-        method: The method of an actor that lives.
+        args: The arguments of the call.
+        kwargs: The arguments of the call by name.
+        options: The options of the call.
+        parent: The node of the actor, if the actor does not live yet.
+        method: The method of a living actor.
     """
 
     def __init__(
@@ -293,7 +293,7 @@ class ClassMethodNode(DAGNode):
 
 @final
 class ReturnNode(DAGNode):
-    """One of the references that a call of a living actor returns."""
+    """One of several references that a call on a living actor returns."""
 
     def __init__(self, call: ClassMethodNode, position: int) -> None:
         super().__init__((call, position), {}, {})
@@ -305,7 +305,7 @@ class ReturnNode(DAGNode):
 
 @final
 class InputNode(DAGNode):
-    """Stands for what `execute` will be given. Opened by ``with``; its attributes and items are nodes too.
+    """A placeholder for the arguments of `execute`. Open it by ``with``; its attributes and items are nodes, too.
 
     Example:
         >>> import hocket
@@ -364,7 +364,7 @@ class InputNode(DAGNode):
 
 @final
 class InputAttributeNode(DAGNode):
-    """A part of what `execute` will be given: ``input_node[0]``, ``input_node["key"]`` or ``input_node.name``."""
+    """A part of the arguments of `execute`: ``input_node[0]``, ``input_node["key"]`` or ``input_node.name``."""
 
     def __init__(self, input_node: InputNode, key: int | str, *, is_attribute: bool) -> None:
         super().__init__((), {}, {})
@@ -390,7 +390,7 @@ class MultiOutputNode(DAGNode):
         args: The nodes.
 
     Raises:
-        ValueError: It is no list or tuple.
+        ValueError: `args` is no list or tuple.
     """
 
     def __init__(self, args: list[DAGNode] | tuple[DAGNode, ...]) -> None:
@@ -412,7 +412,7 @@ def bind_method(
     args: tuple[object, ...],
     kwargs: dict[str, object],
 ) -> ClassMethodNode | tuple[DAGNode, ...]:
-    """Return the node for a call on a living actor; for ``num_returns`` above 1 one for each return."""
+    """Return the node for a call on a living actor; for ``num_returns`` above 1, a node for each return."""
     node = ClassMethodNode(name, args, kwargs, {}, method=method)
     return node if num_returns <= 1 else tuple([ReturnNode(node, position) for position in range(num_returns)])
 
@@ -426,7 +426,8 @@ def _refuse(node: object, name: str, owner: str = "") -> NoReturn:
 
 
 def _sort(last: DAGNode) -> list[DAGNode]:
-    """Return the node and all that it needs, each after what it needs. A loop, because a graph may be deep."""
+    """Return the node and all nodes that it needs, each after the nodes that it needs itself."""
+    # A loop and not a recursion, because a graph may be deep.
     order: list[DAGNode] = []
     seen = {last}
     stack = [(last, iter(list(last._list_needed())))]
@@ -463,7 +464,7 @@ def _find_nodes(value: Any) -> Iterator[DAGNode]:
 
 
 def _replace(value: Any, results: Mapping[DAGNode, Any]) -> Any:
-    """Return the value with the results of nodes in their places."""
+    """Return a value with each node in it replaced by the node's result."""
     if isinstance(value, DAGNode):
         return results[value]
     kind = type(value)

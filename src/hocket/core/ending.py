@@ -1,13 +1,13 @@
-"""The end of tasks, calls and actors that nobody wants any more.
+"""The end of tasks, calls and actors that are no longer needed.
 
-Actors are killed. Calls are cancelled. A task is interrupted first, so that its ``finally`` runs and its process stays
-warm for others; the process of one that has not given way after `contract.GRACE_SECONDS`, as in one long call of C, is
-ended.
+`end` kills actors and cancels calls. It interrupts a task first, so that the task's ``finally`` runs and its process
+stays warm for others. If the task runs on after `contract.GRACE_SECONDS`, for example in one long call of C, `end` ends
+its process.
 
-`end` may be called in any thread, and by a finalizer, which comes between any two lines of any code. So a thread of
-its own asks the engine. A second Ctrl-C cannot break that off half-way: the main thread only waits here, where
-handlers of signals are held back (`engine.interrupts`). And where a finalizer has interrupted the engine itself, nobody
-waits for that thread, which may need the engine's lock.
+Any thread may call `end`, and so may a finalizer, which can run between any two lines of code. So a new thread calls
+the engine. A second Ctrl-C cannot break that off half-way: the main thread only waits in this module, where signal
+handlers are held back (`engine.interrupts`). If a finalizer has interrupted the engine itself, `end` does not wait for
+the thread, which may need the engine's lock.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def end(
     *,
     waits: bool = True,
 ) -> None:
-    """End what a loop or call has started.
+    """End the tasks, calls and actors that a loop or call has started.
 
     Args:
-        engine: Whose they are. Nothing is done if its session is over.
+        engine: Their engine. If its session is over, `end` does nothing.
         tasks: One reference of each task.
-        others: One of each call on an actor that stays.
-        actors: Those that do not.
-        waits: Whether to wait for that, a second at most, where that can be done.
+        others: One reference of each call on an actor that stays.
+        actors: The actors to kill.
+        waits: Whether to wait for the end, for three times `contract.GRACE_SECONDS` at most, where that is possible.
     """
     if engine is None or not (tasks or others or actors):
         return
     is_inside = _is_inside_engine()
-    if "parallelism" in engine.limits and not is_inside:  # nothing runs but this thread
+    if "parallelism" in engine.limits and not is_inside:  # tasks run in this thread only
         _end(engine, tasks, others, actors)
         return
     ended = threading.Event()
@@ -57,7 +57,7 @@ def end(
         _end(engine, tasks, others, actors)
         ended.set()
 
-    with contextlib.suppress(RuntimeError):  # the interpreter ends, and the session with it
+    with contextlib.suppress(RuntimeError):  # no thread can start: the interpreter ends, and the session with it
         _thread.start_new_thread(run, ())
         if waits and not is_inside:
             ended.wait(3 * contract.GRACE_SECONDS)
@@ -77,20 +77,20 @@ def _end(
         for ref in (*tasks, *others):
             engine.tasks.cancel(ref, force=False, recursive=True)
         left = _wait(engine, tasks)
-        with contextlib.suppress(ValueError):  # it is a generator of an actor
+        with contextlib.suppress(ValueError):  # an actor's generator cannot be cancelled by force
             for ref in left:
                 engine.tasks.cancel(ref, force=True, recursive=True)
         _wait(engine, left)
 
 
 def _wait(engine: contract.Engine, refs: Sequence[contract.AnyRef]) -> list[contract.AnyRef]:
-    """Wait a moment; return what goes on."""
+    """Wait for `contract.GRACE_SECONDS` at most; return the references of tasks that still run."""
     there = engine.objects.wait(refs, len(refs), contract.GRACE_SECONDS) if refs else []
     return [ref for ref, is_over in zip(refs, there, strict=True) if not is_over]
 
 
 def _is_inside_engine() -> bool:
-    """Tell whether a finalizer has interrupted the engine: whether there is code of it before any of the user's."""
+    """Return whether a finalizer has interrupted the engine: whether a frame of the engine comes before any user's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_globals.get("__name__") or ""

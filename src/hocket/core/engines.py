@@ -1,4 +1,4 @@
-"""Which engines there are, and how each is opened."""
+"""The engines by name, and functions that open them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hocket.engine.local import driver
 
 NAMES = ("local", "inprocess", "ray")
-"""Which engines `hocket.init` can start."""
+"""The engines that `hocket.init` can open."""
 
 
 def open_engine(
@@ -27,8 +27,8 @@ def open_engine(
     memory_limit: int | None = None,
     spill_folder: str = "",
 ) -> contract.Engine:
-    """Open an engine of this machine by name. The last two are for engines that hold values outside of the caller's
-    memory."""
+    """Open an engine of this machine by name. `memory_limit` and `spill_folder` concern only engines that hold values
+    outside of the caller's memory."""
     if kind == "inprocess":
         engine: contract.Engine = _load("inprocess").InProcessEngine(node, namespace=namespace, labels=labels)
         return engine
@@ -36,9 +36,9 @@ def open_engine(
 
 
 def open_ray(**request: object) -> contract.Engine:
-    """Open the engine that stands on Ray.
+    """Open the engine on Ray.
 
-    Loaded by name, on use: it needs Ray, and importing that takes longer than all of ours.
+    Its module is loaded by name, on use: it needs Ray, and the import of Ray takes longer than all of ours.
 
     Args:
         **request: The fields of `hocket.engine.ray.connection.Request`.
@@ -53,13 +53,13 @@ def open_ray(**request: object) -> contract.Engine:
         opened.close()
         raise
     given: Any = request["environment"]
-    if opened.is_attached and given:  # Ray takes one for all that it runs only when it is connected
+    if opened.is_attached and given:  # Ray takes an environment for all work only when a program connects
         engine.inherit(contract.Inherited(environments.format_environment(given)))
     return engine
 
 
 def get_limits(kind: str) -> Mapping[str, str]:
-    """Return what an engine cannot do, by the name of the ability, without opening it."""
+    """Return the limits of an engine, by the name of the missing ability, without opening the engine."""
     if kind == "local":
         return _get_local().limits
     loaded = _load(kind)
@@ -68,17 +68,17 @@ def get_limits(kind: str) -> Mapping[str, str]:
 
 
 def find_place(engine: contract.Engine) -> tuple[str, str]:
-    """Return where an engine runs, and the address of its dashboard; empty if it has none."""
-    connection: Any = getattr(engine, "connection", None)  # only Ray's has one
+    """Return the address of an engine, and the address of its dashboard, empty if it has none."""
+    connection: Any = getattr(engine, "connection", None)  # only the engine on Ray has one
     return ("local", "") if connection is None else (connection.address, connection.dashboard_url)
 
 
 def _get_local() -> type[driver.DriverEngine]:
-    """Return the engine that has worker processes: loaded by name, on use, because workers have another one."""
+    """Return the class of the engine with worker processes. Loaded by name, on use: workers have another engine."""
     found: type[driver.DriverEngine] = _load("local.driver").DriverEngine
     return found
 
 
 def _load(kind: str) -> Any:
-    """Return the module of an engine that most sessions do not use."""
+    """Return the module of an engine, imported on use."""
     return importlib.import_module(f"hocket.engine.{kind}.engine")

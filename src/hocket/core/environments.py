@@ -1,8 +1,8 @@
-"""Runtime environments: what a task or an actor finds around it.
+"""Runtime environments: the variables, folders and modules of a task or an actor.
 
-On one machine all workers run this Python, so an environment can set variables and folders, and cannot install
-anything: a part that does is refused as soon as the engine is known, and passes through on Ray. It travels as text
-(JSON with sorted keys), so that equal environments are equal to the scheduler.
+On one machine all workers run this Python, so an environment can set variables and folders, but cannot install
+anything. Parts that install something pass through on Ray; other engines refuse them. An environment travels as text
+(JSON with sorted keys): equal environments are then equal to the scheduler.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ _CLUSTER_ONLY = (
 
 
 class RuntimeEnv(dict[str, Any]):
-    """A runtime environment, checked when it is made. A plain dict does as well.
+    """A runtime environment, checked when it is made. A plain dict works, too.
 
     Args:
         env_vars: Environment variables: text by name.
-        working_dir: The folder to work in, which is also imported from.
-        py_modules: Package folders, module files or modules to import.
+        working_dir: The working folder, from which modules can be imported, too.
+        py_modules: Package folders, module files or modules that can be imported.
         **others: Ray's other parts, which need a cluster.
 
     Raises:
-        ValueError: A part is unknown, or is not what it should be. Whether it needs a cluster shows when it is used.
+        ValueError: A part is unknown, or has a wrong value. The need for a cluster is checked only when the environment
+            is used.
 
     Example:
         >>> from hocket.runtime_env import RuntimeEnv
@@ -55,7 +56,7 @@ class RuntimeEnv(dict[str, Any]):
 
 
 def check_environment(name: str, value: Mapping[str, object]) -> str | None:
-    """Return what is wrong with a runtime environment on every engine, or None."""
+    """Return the error message for a runtime environment that is wrong on every engine; None if it is right."""
     for key, part in value.items():
         if key in _CLUSTER_ONLY:
             continue
@@ -70,7 +71,7 @@ def check_environment(name: str, value: Mapping[str, object]) -> str | None:
 
 
 def check_supported(name: str, value: Mapping[str, Any]) -> str | None:
-    """Return what of a checked runtime environment an engine of one machine cannot do, or None."""
+    """Return the error message for a checked runtime environment that engines of one machine cannot make; else None."""
     for key in value:
         if key in _CLUSTER_ONLY:
             return (
@@ -102,7 +103,7 @@ def _check_variables(what: str, value: object) -> str | None:
 def _check_folder(what: str, value: object) -> str | None:
     if not isinstance(value, str | os.PathLike):
         return f"{what} must be the path of a folder, but received {value!r}."
-    if "://" in str(value):  # Ray fetches it
+    if "://" in str(value):  # Ray downloads it
         return None
     if not os.path.isdir(value):
         return _describe_foreign_folder(what, str(value))
@@ -125,7 +126,7 @@ _CHECKS = {"env_vars": _check_variables, "working_dir": _check_folder, "py_modul
 
 
 def format_environment(environment: Mapping[str, Any] | None) -> str:
-    """Return the form that travels; empty for none. The environment has been checked."""
+    """Return a checked environment as text; empty for none."""
     if not environment:
         return ""
     parts: dict[str, object] = {name: part for name, part in environment.items() if name in _CLUSTER_ONLY and part}
@@ -139,7 +140,7 @@ def format_environment(environment: Mapping[str, Any] | None) -> str:
 
 
 def _find_path(part: Any) -> str:
-    """Return where a package folder or a module file is: a path, or what Ray fetches."""
+    """Return the path of a package folder or a module file, or the address from which Ray downloads it."""
     if isinstance(part, str) and "://" in part:
         return part
     path = os.path.realpath(part.__file__ or "" if isinstance(part, types.ModuleType) else part)
@@ -148,12 +149,12 @@ def _find_path(part: Any) -> str:
 
 
 def parse_environment(text: str) -> dict[str, Any]:
-    """Return the environment from the form that travels."""
+    """Return the environment from its text."""
     return dict(json.loads(text)) if text else {}
 
 
 def merge_environments(outer: str, inner: str) -> str:
-    """Return what `inner` is inside `outer`: its own parts count, and variables are joined."""
+    """Return the environment `inner` inside `outer`: its own parts win, and the variables of both are joined."""
     if not outer or not inner:
         return outer or inner
     wide, narrow = parse_environment(outer), parse_environment(inner)

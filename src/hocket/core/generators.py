@@ -1,4 +1,4 @@
-"""Remote generators return references, one by one, while they still run."""
+"""Remote generators, which return references one by one while they still run."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ObjectRefGenerator(Generic[T_co]):
-    """The items of a generator that runs elsewhere. ``next`` waits for the next item and gives a reference on it.
+    """The items of a remote generator. ``next`` waits for the next item, and returns a reference to it.
 
-    If the generator raises, the last reference raises in `get`; then the iteration ends. A generator that is tried
-    again after a worker's death goes on where it was: no item comes twice. It runs ahead of its reader, but not without
-    end (see ``_generator_backpressure_num_objects``), and is cancelled when this object is gone: a task that does not
-    give way to that ends with its process.
+    If the generator raises, the last reference raises in `get`; then the iteration ends. After a worker's death, a
+    further attempt continues without a break: no item comes twice. The generator runs ahead of its reader up to a bound
+    (see ``_generator_backpressure_num_objects``). When this object is gone, the generator's task is cancelled; if the
+    task does not react, its process is ended.
 
-    Never built by users: ``.remote()`` of a generator function returns it. It belongs to one reader, and cannot be
-    sent.
+    ``.remote()`` of a generator function returns this object; users do not build it. It belongs to one reader, and
+    cannot be sent.
 
     Example:
         >>> import hocket
@@ -41,8 +41,8 @@ class ObjectRefGenerator(Generic[T_co]):
         self._index = 0
         self._head: contract.ObjectRef[Any] = self._engine.objects.take_item(stream, 0)
         self._is_over = False
-        # Not `__del__`: the garbage collector would have finalized the reference before. On Ray it may go on, as its
-        # limits say.
+        # Not `__del__`: the garbage collector might finalize the reference first. On Ray the generator may run on, as
+        # that engine's limits say.
         self._finalizer = weakref.finalize(self, ending.end, self._engine, [stream], waits=False)
         self._finalizer.atexit = False
         if "abandoned_generators" in self._engine.limits:
@@ -50,16 +50,16 @@ class ObjectRefGenerator(Generic[T_co]):
 
     @property
     def head(self) -> contract.ObjectRef[T_co]:
-        """The reference on the next item; for `wait`."""
+        """The reference to the next item; for `wait`."""
         return self._head
 
     def completed(self) -> contract.AnyRef:
-        """Return the reference that has a value (None), or the error, when the generator is done.
+        """Return the reference that gets a value (None), or the error, when the generator is done.
 
-        Whoever asks for it may wait for the end before reading, so the generator does not pause for its reader from now
-        on, unless ``_generator_backpressure_num_objects`` says after how many items.
+        The caller may wait for the end before it reads. So from now on the generator does not pause for its reader,
+        unless ``_generator_backpressure_num_objects`` sets a bound.
         """
-        self._finalizer.detach()  # somebody may wait for its end who does not read it
+        self._finalizer.detach()  # the caller may wait for the end, and drop this object unread
         self._engine.objects.lift_bound(self._stream)
         return self._stream
 
@@ -68,15 +68,15 @@ class ObjectRefGenerator(Generic[T_co]):
         return self._stream.task_id()
 
     def is_finished(self) -> bool:
-        """Tell whether there is no further item to be had."""
+        """Return whether the generator has no further item."""
         return self._is_over or self._engine.objects.is_end(self._head, 0) is True
 
     def next_ready(self) -> bool:
-        """Tell whether `next` would return at once, with an item."""
+        """Return whether `next` would return at once, with an item."""
         return not self._is_over and self._engine.objects.is_end(self._head, 0) is False
 
     def _next_sync(self, timeout_s: float | None = None) -> contract.ObjectRef[T_co]:
-        """Return the next item's reference."""
+        """Return the next item's reference; raise StopIteration at the end, and GetTimeoutError after the time-out."""
         if self._is_over:
             raise StopIteration
         is_end = self._engine.objects.is_end(self._head, timeout_s)
@@ -143,9 +143,9 @@ class ObjectRefGenerator(Generic[T_co]):
 
 
 class DynamicObjectRefGenerator:
-    """The references that a generator with ``num_returns="dynamic"`` returns all together, when it is done.
+    """The references that a generator with ``num_returns="dynamic"`` returns together, when it is done.
 
-    If it raised, the last reference raises in `get`.
+    If the generator raised, the last reference raises in `get`.
     """
 
     def __init__(self, refs: Sequence[contract.ObjectRef[object]]) -> None:
@@ -162,8 +162,8 @@ class DynamicObjectRefGenerator:
 
 
 def collect(function: Any, *, is_retried: bool) -> object:
-    """Return a function that runs a generator function to its end and returns references on what it yields. If it
-    raises, the last reference does, unless the task is to be tried again then."""
+    """Return a function that runs a generator function to its end, and returns references to its items. If the
+    generator raises, the last reference holds the error; with `is_retried` the function raises it instead."""
     import functools
 
     @functools.wraps(function)
@@ -181,7 +181,8 @@ def collect(function: Any, *, is_retried: bool) -> object:
 def call_and_collect(
     actor: object, method: str, label: str, is_retried: bool, /, *args: object, **kwargs: object
 ) -> Any:
-    """Do the same with a method of an actor, which runs this on itself. On an event loop it is to be awaited."""
+    """Run a generator method of an actor to its end, and return references to its items; see `collect`. The actor runs
+    this function on itself. For an asynchronous generator it returns a coroutine."""
     found = methods.get_method(actor, method)(*args, **kwargs)
     put_all = _put_all_async if hasattr(found, "__aiter__") else _put_all
     return put_all(found, label, is_retried=is_retried)
@@ -218,7 +219,7 @@ def _put_error(engine: contract.Engine, name: str, error: Exception) -> contract
 
 
 def wrap(refs: Sequence[contract.ObjectRef[object]], num_returns: int) -> Any:
-    """Return what ``.remote()`` returns: one reference, a list of them, a generator, or None."""
+    """Return the result of ``.remote()``: one reference, a list of them, a generator, or None."""
     if num_returns == 1:
         return refs[0]
     if num_returns < 0:

@@ -1,7 +1,4 @@
-"""Labels of nodes, and the conditions on them: which are well formed.
-
-The rules are Ray's, which has them from Kubernetes.
-"""
+"""Checks of nodes' labels, and of conditions on them. The rules are Ray's, which takes them from Kubernetes."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ _RULE = "1 to 63 letters, digits, '-', '_' and '.', with a letter or digit at bo
 
 
 def explain_key(key: object) -> str | None:
-    """Return what is wrong with the name of a label, such as ``disk`` or ``example.com/disk``; None if nothing is."""
+    """Return the error message for the name of a label; None if it is right, as ``disk`` or ``example.com/disk``."""
     if not isinstance(key, str):
         return f"The name of a label must be text, but received {key!r}."
     prefix, slash, name = key.rpartition("/")
@@ -35,7 +32,7 @@ def explain_key(key: object) -> str | None:
 
 
 def explain_value(key: str, value: object) -> str | None:
-    """Return what is wrong with the value of a label; None if nothing is. It may be empty."""
+    """Return the error message for the value of a label, which may be empty; None if it is right."""
     if not isinstance(value, str):
         return f"The value of label {key!r} must be text, but received {value!r}. Write {str(value)!r}."
     if value and not re.fullmatch(_WORD, value):
@@ -44,11 +41,11 @@ def explain_value(key: str, value: object) -> str | None:
 
 
 def explain_selector(name: str, selector: Mapping[object, object]) -> str | None:
-    """Return what is wrong with a selector; None if nothing is.
+    """Return the error message for a selector; None if it is right.
 
     Args:
-        name: Of the keyword, for the message.
-        selector: A condition by label: ``ssd``, ``!ssd``, ``in(ssd, nvme)`` or ``!in(ssd, nvme)``.
+        name: The name of the keyword, for the message.
+        selector: By label, a condition: ``ssd``, ``!ssd``, ``in(ssd, nvme)`` or ``!in(ssd, nvme)``.
     """
     for label, wanted in selector.items():
         if not isinstance(label, str) or not isinstance(wanted, str):
@@ -67,7 +64,7 @@ def explain_selector(name: str, selector: Mapping[object, object]) -> str | None
 
 
 def check_labels(labels: Mapping[Any, object]) -> None:
-    """Raise if these cannot be the labels of a node."""
+    """Raise ValueError if a name or a value is wrong for a node's label."""
     for key, value in labels.items():
         problem = explain_key(key) or explain_value(key, value)
         if problem is not None:

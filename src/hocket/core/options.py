@@ -1,6 +1,6 @@
-"""The arguments of `.options` and `@remote(...)`: names, types, rules, and the errors where a rule is broken.
+"""The arguments of `.options` and `@remote(...)`: names, types, rules, and the errors for broken rules.
 
-The messages have the value, the rule and the remedy. Names and meanings are Ray's.
+Each message has the value, the rule and the remedy. Names and meanings are Ray's.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from hocket.engine import contract
 from hocket.kernel import records, resources
 
 Check = Callable[[str, Any], str | None]
-"""Returns what is wrong with a value, or None."""
+"""A function of a keyword's name and value that returns an error message, or None."""
 
 
 class Option(NamedTuple):
-    """One keyword: which types it takes, and what else must hold."""
+    """One keyword: its types, and a check of its value."""
 
     types: tuple[type, ...]
     check: Check | None = None
 
 
 MAX_RETURNS = 1_000_000
-"""Results of one task at most: each has a reference from the beginning."""
+"""The most results of one task: each has a reference from the beginning."""
 
 MAX_THREADS = 1_000_000
-"""Calls of one actor at a time at most; no process has as many threads, and coroutines wait in a row without it."""
+"""The most calls that an actor runs at once; no process has as many threads."""
 
 
 def _rule(is_met: Callable[[Any], bool], text: str, remedy: str = "") -> Check:
-    """Return the check of a rule on a value.
+    """Return a check of a rule.
 
     Args:
-        is_met: Tells whether a value meets it.
-        text: The rule, as what the value must be.
-        remedy: What to do instead.
+        is_met: A function that returns whether a value meets the rule.
+        text: The rule, as the words after "must".
+        remedy: The advice for a value that breaks the rule.
     """
 
     def check(name: str, value: object) -> str | None:
@@ -120,7 +120,7 @@ def _check_groups(name: str, value: object) -> str | None:
 
 
 def list_groups(given: Any) -> list[tuple[Any, Any]]:
-    """Return concurrency groups as pairs of name and size; they are given as a dict, or as a list of dicts."""
+    """Return concurrency groups, which users give as a dict or as a list of dicts, as pairs of name and size."""
     if isinstance(given, Mapping):
         return list(given.items())
     return [(group.get("name"), group.get("max_concurrency")) for group in given or ()]
@@ -192,17 +192,17 @@ METHOD_OPTIONS: dict[str, Option] = {
 }
 
 DECORATOR_ONLY = {"max_calls": "remote function", "concurrency_groups": "actor class"}
-"""Options that `.options()` cannot change, and of what they are."""
+"""Options that `.options()` cannot change, each with the kind of object that has it."""
 
 DEFAULT_MAX_RETRIES = 3
-"""How often a task is started again after its worker died, unless it says otherwise. Ray's number."""
+"""The default of ``max_retries``, as in Ray: how often a task starts again after its worker died."""
 
 ASYNC_CONCURRENCY = 1000
-"""How many calls of an asynchronous actor run at once, unless it says otherwise. Ray's number."""
+"""The default of ``max_concurrency`` for an asynchronous actor, as in Ray: how many calls run at once."""
 
 
 def validate(given: Mapping[str, object], known: Mapping[str, Option], what: str) -> None:
-    """Check the keywords of a decorator or of `.options`."""
+    """Check the keywords of a decorator or of `.options`; raise if one is wrong."""
     for name, value in given.items():
         option = known.get(name)
         if option is None:
@@ -222,7 +222,7 @@ def validate(given: Mapping[str, object], known: Mapping[str, Option], what: str
 
 
 def refuse_decorator_only(given: Mapping[str, object], what: str) -> None:
-    """Raise if `.options()` is given what only the decorator takes."""
+    """Raise ValueError if `.options()` gets an option that only the decorator takes."""
     for name in given:
         if name in DECORATOR_ONLY:
             raise ValueError(
@@ -235,8 +235,8 @@ def refuse_decorator_only(given: Mapping[str, object], what: str) -> None:
 
 
 def _make_plain(value: object) -> Any:
-    """Return the same with text and numbers of the plain kinds: members of an enumeration, or NumPy's, do not stand
-    in messages."""
+    """Return a value with Python's own text and numbers, instead of an enumeration's members or NumPy's numbers. Only
+    these may stand in messages between processes."""
     if isinstance(value, bool):
         return value
     for plain in (str, int, float):
@@ -253,12 +253,12 @@ _TO_PLAIN: dict[type, Callable[[Any], object]] = {str: str.__str__, int: int.__i
 
 
 def is_generator(function: object) -> bool:
-    """Tell whether calling it gives a generator."""
+    """Return whether a call of the function returns a generator."""
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _count_returns(given: Any, function: object, name: str) -> int:
-    """Return the number of returns: a generator streams unless it says otherwise."""
+    """Return the number of returns: by default 1, or `records.STREAMING` for a generator."""
     if given is None:
         return records.STREAMING if is_generator(function) else 1
     if isinstance(given, str):
@@ -279,7 +279,7 @@ def _get_backpressure(given: Mapping[str, Any]) -> int:
 
 
 def _is_own(made: object) -> bool:
-    """Tell whether a function or a class is Hocket's own, and not a user's."""
+    """Return whether a function or a class belongs to Hocket, and not to a user."""
     module = str(getattr(made, "__module__", ""))
     return module.startswith("hocket.") and not module.startswith("hocket.testing")
 
@@ -290,7 +290,7 @@ def build_task_options(given: Mapping[str, Any], function: Any) -> records.TaskO
     name = given.get("name") or _make_plain(function.__name__)
     retries = given.get("max_retries")
     max_calls = given.get("max_calls")
-    if max_calls is None:  # a library in the process keeps the GPU's memory; only its end gives it back
+    if max_calls is None:  # a library keeps the GPU's memory until its process ends
         max_calls = 1 if given.get("num_gpus") else 0
     shape = _build_shape(given, default_cpus=1.0)
     if max_calls:
@@ -308,7 +308,7 @@ def build_task_options(given: Mapping[str, Any], function: Any) -> records.TaskO
 
 
 def build_method_options(given: Mapping[str, Any], function: object, name: str) -> records.MethodOptions:
-    """Return the record for what `@method` says."""
+    """Return the record for the options of `@method`."""
     given = _make_plain(dict(given))
     return records.MethodOptions(
         num_returns=_count_returns(given.get("num_returns"), function, name),
@@ -323,7 +323,7 @@ def build_method_options(given: Mapping[str, Any], function: object, name: str) 
 def build_call_options(
     method: records.MethodOptions, actor: records.ActorOptions, name: str, given: Mapping[str, Any]
 ) -> records.TaskOptions:
-    """Return the record for a call: the method's defaults, the actor's, and what `.options` says."""
+    """Return the record for a call, from the options of the method, of the actor, and of `.options`."""
     given = _make_plain(dict(given))
     returns = given.get("num_returns")
     retries = given.get("max_task_retries", method.max_task_retries)
@@ -352,8 +352,8 @@ def build_call_options(
 
 
 def build_actor_options(given: Mapping[str, Any], cls: type, namespace: str) -> records.ActorOptions:
-    """Return the record for an actor's options, but for its methods. Like in Ray, an actor needs one CPU to be placed
-    and none while it lives, unless it names any resource: then it holds what it names for as long as it lives."""
+    """Return the record for an actor's options, without its methods. As in Ray, an actor needs one CPU to be placed,
+    and holds none while it lives. An actor that names any resource needs and holds the resources that it names."""
     given = _make_plain(dict(given))
     names_any = any(
         given.get(key) is not None for key in ("num_cpus", "num_gpus", "resources", "memory", "accelerator_type")
@@ -388,7 +388,8 @@ def build_actor_options(given: Mapping[str, Any], cls: type, namespace: str) -> 
 
 
 def has_coroutines(cls: type) -> bool:
-    """Tell whether a class has a coroutine function among its methods, which makes its actors asynchronous."""
+    """Return whether a class has a coroutine function or an async generator among its methods, which makes its actors
+    asynchronous."""
     return any(
         inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
         for _, member in inspect.getmembers(cls, callable)
@@ -419,7 +420,7 @@ def _build_shape(given: Mapping[str, Any], default_cpus: float) -> resources.Sha
 
 
 def inherit_shape(shape: resources.Shape, inherited: contract.Inherited) -> resources.Shape:
-    """Return the shape with what it takes over from the work that submits it."""
+    """Return the shape with the runtime environment and placement group that it inherits from the submitting task."""
     environment = environments.merge_environments(inherited.environment, shape.environment)
     if inherited.group_id and not shape.group_id and not shape.leaves_group:
         return shape._replace(environment=environment, group_id=inherited.group_id, captures_children=True)
@@ -427,5 +428,5 @@ def inherit_shape(shape: resources.Shape, inherited: contract.Inherited) -> reso
 
 
 def inherit(options: records.TaskOptions, inherited: contract.Inherited) -> records.TaskOptions:
-    """Return a task's options with what it takes over from the work that submits it."""
+    """Return a task's options with the shape that it inherits from the submitting task; see `inherit_shape`."""
     return dataclasses.replace(options, shape=inherit_shape(options.shape, inherited))

@@ -16,7 +16,7 @@ from hocket.kernel import resources
 
 
 class PlacementGroup:
-    """A handle on a reservation. Made by `placement_group`."""
+    """A handle on reserved bundles of resources. `placement_group` makes it."""
 
     def __init__(self, ref: contract.ObjectRef[None] | None, bundles: Sequence[Mapping[str, float]]) -> None:
         self._ref = ref
@@ -34,7 +34,7 @@ class PlacementGroup:
 
     @property
     def id(self) -> contract.Id:
-        """The id in hexadecimal: 16 digits, or 36 where Ray made it."""
+        """The id in hexadecimal: 16 digits, or 36 for a group of Ray's."""
         digits = 16 if self.group_id < 1 << 64 else 36
         return contract.Id(f"{self.group_id:0{digits}x}")
 
@@ -55,7 +55,7 @@ class PlacementGroup:
         return self._ref
 
     def wait(self, timeout_seconds: float = 30) -> bool:
-        """Wait until all bundles are reserved; False if the time is over first."""
+        """Wait until all bundles are reserved; return False if they are not within `timeout_seconds`."""
         return session.get_engine().objects.wait([self.ready()], 1, timeout_seconds)[0]
 
     def __eq__(self, other: object) -> bool:
@@ -72,10 +72,11 @@ class PlacementGroupSchedulingStrategy:
     """Run a task or an actor in a placement group.
 
     Args:
-        placement_group: Where. None: in no group, also if what submits it runs in one that captures its children.
-        placement_group_bundle_index: In which bundle, from 0; -1 is any that has room.
-        placement_group_capture_child_tasks: Whether what the task or actor submits runs there too, unless it says
-            otherwise.
+        placement_group: The group. None: no group, even if the submitting task runs in a group that captures its
+            children.
+        placement_group_bundle_index: The bundle, from 0; -1 is any bundle with room.
+        placement_group_capture_child_tasks: Whether tasks and actors that this task or actor submits run in the group,
+            too, unless their own options differ.
     """
 
     def __init__(
@@ -104,8 +105,8 @@ class NodeAffinitySchedulingStrategy:
     """Run a task or an actor on one node.
 
     Args:
-        node_id: Its id, as `hocket.nodes()` and `get_runtime_context().get_node_id()` give it.
-        soft: Run it elsewhere if the node does not exist, instead of refusing it.
+        node_id: The node's id, from `hocket.nodes()` or `get_runtime_context().get_node_id()`.
+        soft: Whether another node may run it if this node does not exist. Otherwise the call raises.
     """
 
     def __init__(self, node_id: str, soft: bool) -> None:
@@ -119,7 +120,7 @@ class NodeAffinitySchedulingStrategy:
 
 @dataclass(frozen=True)
 class In:
-    """The label has one of these values."""
+    """A condition: the label has one of these values."""
 
     values: tuple[str, ...]
 
@@ -127,13 +128,13 @@ class In:
         object.__setattr__(self, "values", values)
 
     def matches(self, label: str | None) -> bool:
-        """Tell whether a node's label (None: it has none) meets the condition."""
+        """Return whether a node's label (None: it has none) meets the condition."""
         return label in self.values
 
 
 @dataclass(frozen=True)
 class NotIn:
-    """The label has none of these values."""
+    """A condition: the label has none of these values."""
 
     values: tuple[str, ...]
 
@@ -141,25 +142,25 @@ class NotIn:
         object.__setattr__(self, "values", values)
 
     def matches(self, label: str | None) -> bool:
-        """Tell whether a node's label (None: it has none) meets the condition."""
+        """Return whether a node's label (None: it has none) meets the condition."""
         return label not in self.values
 
 
 @dataclass(frozen=True)
 class Exists:
-    """The node has the label."""
+    """A condition: the node has the label."""
 
     def matches(self, label: str | None) -> bool:
-        """Tell whether a node's label (None: it has none) meets the condition."""
+        """Return whether a node's label (None: it has none) meets the condition."""
         return label is not None
 
 
 @dataclass(frozen=True)
 class DoesNotExist:
-    """The node does not have the label."""
+    """A condition: the node does not have the label."""
 
     def matches(self, label: str | None) -> bool:
-        """Tell whether a node's label (None: it has none) meets the condition."""
+        """Return whether a node's label (None: it has none) meets the condition."""
         return label is None
 
 
@@ -170,8 +171,8 @@ class NodeLabelSchedulingStrategy:
     """Run a task or an actor on a node with certain labels.
 
     Args:
-        hard: Conditions by label; a node that does not meet them is out.
-        soft: Conditions that are preferred.
+        hard: Conditions by label, which the node must meet.
+        soft: Conditions by label, which the node should meet.
     """
 
     def __init__(self, hard: Mapping[str, Condition] | None, *, soft: Mapping[str, Condition] | None = None) -> None:
@@ -193,21 +194,21 @@ class NodeLabelSchedulingStrategy:
 
 
 def check_strategy(name: str, value: object) -> str | None:
-    """Return what is wrong with a scheduling strategy, or None."""
+    """Return the error message for a scheduling strategy; None if it is right."""
     if isinstance(value, str) and value not in ("DEFAULT", "SPREAD"):
         return f"{name!r} must be 'DEFAULT', 'SPREAD' or a PlacementGroupSchedulingStrategy, but received {value!r}."
     return None
 
 
 def check_group(name: str, value: object) -> str | None:
-    """Return what is wrong with the keyword `placement_group`, or None."""
+    """Return the error message for the keyword `placement_group`; None if it is right."""
     if isinstance(value, str) and value != "default":
         return f"{name!r} must be a PlacementGroup or 'default', but received {value!r}."
     return None
 
 
 def check_fallback(name: str, value: Sequence[object]) -> str | None:
-    """Return what is wrong with a list of fallbacks, or None."""
+    """Return the error message for a list of fallbacks; None if it is right."""
     for part in value:
         if not isinstance(part, dict) or set(part) != {"label_selector"}:
             return (
@@ -220,7 +221,7 @@ def check_fallback(name: str, value: Sequence[object]) -> str | None:
 
 
 def check_conflicts(given: Mapping[str, object], what: str) -> None:
-    """Raise if the old keyword `placement_group` stands beside the strategy that replaced it; warn of it alone."""
+    """Warn of the old keyword `placement_group`; raise ValueError if the strategy that replaces it is given, too."""
     if given.get("placement_group") is None:
         return
     if given.get("scheduling_strategy") is not None:
@@ -237,7 +238,7 @@ def check_conflicts(given: Mapping[str, object], what: str) -> None:
 
 
 def find_group(given: Mapping[str, Any]) -> tuple[int, int, bool]:
-    """Return the placement group's id (0: none), the bundle, and whether children run there too."""
+    """Return the placement group's id (0: none), the bundle, and whether children run in the group, too."""
     strategy = _find_strategy(given)
     if not isinstance(strategy, PlacementGroupSchedulingStrategy) or strategy.placement_group is None:
         return 0, -1, False
@@ -246,7 +247,7 @@ def find_group(given: Mapping[str, Any]) -> tuple[int, int, bool]:
 
 
 def leaves_group(given: Mapping[str, Any]) -> bool:
-    """Tell whether the options name no placement group, by name: then none captures the work."""
+    """Return whether the options explicitly ask for no placement group: then no group captures the work."""
     strategy = _find_strategy(given)
     return isinstance(strategy, PlacementGroupSchedulingStrategy) and (
         strategy.placement_group is None or not strategy.placement_group.group_id
@@ -267,7 +268,7 @@ def _find_strategy(given: Mapping[str, Any]) -> object:
 
 
 def names_nodes(given: Mapping[str, object]) -> bool:
-    """Tell whether the options choose among nodes, so that `check_nodes` is worth its time."""
+    """Return whether the options choose among nodes, and `check_nodes` has to check them."""
     strategy = given.get("scheduling_strategy")
     return bool(given.get("label_selector")) or isinstance(
         strategy, NodeAffinitySchedulingStrategy | NodeLabelSchedulingStrategy
@@ -275,11 +276,11 @@ def names_nodes(given: Mapping[str, object]) -> bool:
 
 
 def describe_choice(given: Mapping[str, object]) -> str:
-    """Return which nodes the options choose, in the form that travels (`resources.Shape.nodes`); empty if they do not
-    choose.
+    """Return the options' choice of nodes as text (`resources.Shape.nodes`); empty if they do not choose.
 
-    JSON with a ``kind``: ``strategy`` (``name``), ``node`` (``node_id``, ``soft``), ``labels`` (``hard`` and ``soft``,
-    each by label the name of the condition and its values) or ``selector`` (``label_selector``, ``fallback_strategy``).
+    The text is JSON with a ``kind``: ``strategy`` (``name``), ``node`` (``node_id``, ``soft``), ``labels`` (``hard``
+    and ``soft``, each with the condition's name and values by label) or ``selector`` (``label_selector``,
+    ``fallback_strategy``).
     """
     strategy = given.get("scheduling_strategy")
     choice: dict[str, object] = {}
@@ -301,7 +302,7 @@ def describe_choice(given: Mapping[str, object]) -> str:
 
 
 def check_nodes(given: Mapping[str, Any], what: str) -> None:
-    """Raise if no node is such as the options ask for."""
+    """Raise TaskUnschedulableError if no node meets the options."""
     nodes = session.get_engine().resources.list_nodes()
     strategy = given.get("scheduling_strategy")
     if isinstance(strategy, NodeAffinitySchedulingStrategy):
@@ -350,17 +351,17 @@ def placement_group(
 ) -> PlacementGroup:
     """Reserve bundles of resources, all together or not at all.
 
-    Returns at once; `PlacementGroup.ready` tells when they are reserved. On one machine all strategies but
-    STRICT_SPREAD (which needs several) mean the same.
+    The call returns at once; `PlacementGroup.ready` shows when the bundles are reserved. On one machine all strategies
+    mean the same, except STRICT_SPREAD, which needs several machines.
 
     Args:
-        bundles: One dict a bundle, from resource name to amount: ``[{"CPU": 1}, {"CPU": 1, "GPU": 0.5}]``.
+        bundles: A dict for each bundle, from resource name to amount: ``[{"CPU": 1}, {"CPU": 1, "GPU": 0.5}]``.
         strategy: ``"PACK"`` (default), ``"SPREAD"``, ``"STRICT_PACK"`` or ``"STRICT_SPREAD"``.
-        name: For messages and `placement_group_table`.
+        name: The group's name, for messages, `get_placement_group` and `placement_group_table`.
         lifetime: None or ``"detached"``. A group that an actor has made ends with the actor, unless it is detached;
             others live until they are removed or the session ends.
         **ignored: Ray's keywords that choose among nodes (``_soft_target_node_id``, ``bundle_label_selector``,
-            ``topology_strategy``): there is one.
+            ``topology_strategy``). They have no effect.
 
     Raises:
         ValueError: A bundle is empty or has a negative amount, or the strategy is unknown.
@@ -413,17 +414,17 @@ def placement_group(
 
 
 def remove_placement_group(placement_group: PlacementGroup) -> None:
-    """Give the bundles back. Tasks and actors in them are ended; what waits for them fails."""
+    """Give the bundles back. Tasks and actors in them end; tasks and actors that wait for them fail."""
     if not isinstance(placement_group, PlacementGroup):
         raise TypeError(f"remove_placement_group takes a PlacementGroup, but received {placement_group!r}.")
     session.get_engine().resources.remove_group(placement_group.group_id)
 
 
 def get_placement_group(placement_group_name: str) -> PlacementGroup:
-    """Return the placement group of that name.
+    """Return the placement group with this name.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is no such group.
     """
     engine = session.get_engine()
     for group in engine.resources.list_groups():
@@ -434,8 +435,10 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
 
 
 def placement_group_table(placement_group: PlacementGroup | None = None) -> dict[str, Any]:
-    """Return a description of one placement group, or of all by id; of removed ones, whose state is ``"REMOVED"``,
-    the last thousand."""
+    """Return a description of one placement group, or of all by id.
+
+    The table includes the last thousand removed groups, with the state ``"REMOVED"``.
+    """
     table = {group["placement_group_id"]: group for group in session.get_engine().resources.list_groups()}
     if placement_group is None:
         return table
@@ -446,7 +449,7 @@ def placement_group_table(placement_group: PlacementGroup | None = None) -> dict
 
 
 def get_current_placement_group() -> PlacementGroup | None:
-    """Return the placement group that the calling task or actor runs in, or None."""
+    """Return the placement group in which the calling task or actor runs; None if there is none."""
     engine = session.get_engine()
     found = engine.view.get_context().placement_group_id
     if found is None:

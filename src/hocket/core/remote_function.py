@@ -1,4 +1,4 @@
-"""Functions that run elsewhere."""
+"""Remote functions: functions that run in worker processes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class RemoteFunction(Generic[P, T_co]):
-    """A function whose calls run in worker processes. Made by `hocket.remote`.
+    """A function with calls that run in worker processes. `hocket.remote` makes it.
 
-    The function, with the globals and closure variables that it uses, is captured at its first `.remote()`.
+    The first `.remote()` captures the function, with the globals and closure variables that it uses.
     """
 
     def __init__(self, function: Callable[P, T_co], given: dict[str, Any]) -> None:
@@ -39,7 +39,7 @@ class RemoteFunction(Generic[P, T_co]):
         itself: Any = self
         functools.update_wrapper(itself, function)
 
-    # The signatures of `typed`.
+    # As in `typed`.
     @overload
     def remote(self, /, *args: P.args, **kwargs: P.kwargs) -> contract.ObjectRef[T_co]: ...
     @overload
@@ -56,12 +56,12 @@ class RemoteFunction(Generic[P, T_co]):
         """Start a call and return at once.
 
         Returns:
-            One `ObjectRef`; with ``num_returns`` of n > 1 a list of n; with 0 None; for a generator an
+            One `ObjectRef`; for ``num_returns`` of n > 1 a list of n; for 0 None; for a generator an
             `ObjectRefGenerator`.
 
         Raises:
             TypeError: The arguments do not fit the function's signature, or one cannot travel (`SerializationError`).
-            TaskUnschedulableError: It asks for more than the session can ever have.
+            TaskUnschedulableError: The task asks for more than the session can ever have.
         """
         if args or kwargs or not self._signature.takes_nothing:
             try:
@@ -122,7 +122,7 @@ class RemoteFunction(Generic[P, T_co]):
     def _remote(self, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None, **given: Any) -> Any:
         return self.options(**given).remote(*args, **(kwargs or {}))
 
-    if not TYPE_CHECKING:  # or a type checker would let it pass
+    if not TYPE_CHECKING:  # a type checker that saw this method would accept direct calls
 
         def __call__(self, *args, **kwargs):
             name = self._function.__name__
@@ -132,7 +132,7 @@ class RemoteFunction(Generic[P, T_co]):
             )
 
     def bare(self, /, *args: P.args, **kwargs: P.kwargs) -> T_co:
-        """Run the function here and now, as if it were not remote."""
+        """Run the function in this process, as if it were not remote."""
         return self._function(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -140,7 +140,7 @@ class RemoteFunction(Generic[P, T_co]):
 
 
 class Signature:
-    """Checks arguments where they are given, so that a mistake is reported on the caller's own line."""
+    """A function's signature, which checks arguments at the call: an error then names the caller's own line."""
 
     __slots__ = ("_least", "_most", "_name", "_signature", "takes_nothing")
 
@@ -148,7 +148,7 @@ class Signature:
         self._name = name
         try:
             signature: inspect.Signature | None = inspect.signature(function)
-        except (TypeError, ValueError):  # some built-ins have none
+        except (TypeError, ValueError):  # some built-in functions have no signature
             signature = None
         least, most = 0, 1 << 30
         if signature is not None:
@@ -160,10 +160,10 @@ class Signature:
             if not any(p.kind is kinds.VAR_POSITIONAL for p in parameters):
                 most = len(positional)
             if any(p.kind is kinds.KEYWORD_ONLY and p.default is kinds.empty for p in parameters):
-                most = -1  # only the full check can tell
+                most = -1  # only the full check can decide
         self._signature = signature
         self._least, self._most = least, most
-        #: Whether a call without arguments fits: the usual case, known without a check.
+        #: Whether a call without arguments fits. This is the usual case, which then needs no check.
         self.takes_nothing = least == 0 <= most
 
     def __str__(self) -> str:
@@ -187,20 +187,22 @@ class Signature:
 
 
 def list_modules(work: object) -> list[str]:
-    """Return what is imported before a process forks for a function or an actor's class: where it is defined, if that
-    is this package. What our functions and actors need is thereby named once, by the imports of their modules."""
+    """Return the modules to import before a process forks for a function or an actor's class.
+
+    This is the module that defines it, if that belongs to this package: its imports name all that it needs.
+    """
     module = getattr(work, "__module__", None)
     return [module] if isinstance(module, str) and module.partition(".")[0] == _PACKAGE else []
 
 
 def describe(kind: str, what: str, given: Mapping[str, object]) -> str:
-    """Return what a remote function or an actor class is, with the options that it was given."""
+    """Return the text for a remote function or an actor class, with its options."""
     options = [f"{name}={texts.safe_repr(value)}" for name, value in given.items()]
     return f"{kind}({', '.join([texts.show_name(what), *options])})"
 
 
 def raise_if_not_callable(value: object) -> None:
-    """Explain `remote` on something that it does not take."""
+    """Raise TypeError if a value is neither a function nor a class, and cannot be made remote."""
     if not callable(value):
         raise TypeError(
             f"@hocket.remote takes a function or a class, but received {value!r}. Options go in as keywords: "

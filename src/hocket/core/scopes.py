@@ -1,11 +1,11 @@
-"""A loop or a call owns all that it has started, and ends it.
+"""Scopes: a loop or a call owns the tasks, calls and actors that it has started, and ends them.
 
-A loop over what tasks make may end before they do: by break, by an exception (an alarm's or Ctrl-C's among them), or
-because the garbage collector finds its iterator. Nobody wants what its tasks make from then on. A `Scope` owns what one
-loop has started, and `close` ends it, as `ending` says.
+A loop over the results of tasks may end before they do: by ``break``, by an exception (such as an alarm's or Ctrl-C's),
+or because the garbage collector finds its iterator. The results of its tasks are then no longer needed. A `Scope` owns
+the work that one loop has started, and `close` ends that work, as `ending` describes.
 
-It takes no lock, because a finalizer may close it: what one thread starts while another one closes it finds afterwards
-that it is closed, and is ended by its own thread.
+A scope takes no lock, because a finalizer may close it. If one thread starts a task while another closes the scope, the
+first thread sees afterwards that the scope is closed, and ends its task itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Remote(Protocol):
 
     @property
     def remote(self) -> Callable[..., Any]:
-        """Starts a call."""
+        """The function that starts a call."""
 
 
 @final
@@ -37,28 +37,29 @@ class Scope:
     def __init__(self) -> None:
         self._engine: contract.Engine | None = None
         self._tasks: dict[Started, None] = {}
-        """The last reference of each that is not released."""
+        """The last reference of each task that is not released."""
         self._calls: dict[Started, None] = {}
         self._actors: dict[actor.ActorHandle, None] = {}
         self._at_end: list[Callable[[], object]] = []
         self._is_closed = False
 
     def start(self, function: Remote, *args: object) -> Any:
-        """Start a call and return what ``.remote()`` does. The scope ends it unless its last reference is released."""
+        """Start a call, and return the result of ``.remote()``. The scope ends the call unless its last reference is
+        released."""
         self._check()
-        made = function.remote(*args)  # no handler of a signal runs in this module: none comes between these lines
+        made = function.remote(*args)  # no signal handler runs in this module, so none runs between these lines
         kept = self._calls if isinstance(function, actor.ActorMethod) else self._tasks
         kept[made[-1] if isinstance(made, list) else made] = None
         self._check()
         return made
 
     def keep_call(self, made: contract.AnyRef) -> None:
-        """Have the scope end a call on an actor that was started, unless it is released."""
+        """Have the scope end a started call on an actor, unless the call is released."""
         self._calls[made] = None
         self._check()
 
     def own(self, handle: actor.ActorHandle) -> actor.ActorHandle:
-        """Have the scope kill an actor at its end; return it."""
+        """Have the scope kill an actor at the scope's end; return the actor."""
         self._actors[handle] = None
         self._check()
         return handle
@@ -70,25 +71,25 @@ class Scope:
             raise exceptions.TaskCancelledError("The loop that asked for this has ended.")
 
     def release(self, made: Started) -> None:
-        """Forget a call: it has ended, or belongs to somebody else from now on."""
+        """Release a call from the scope: it has ended, or another owner has it from now on."""
         self._tasks.pop(made, None)
         self._calls.pop(made, None)
 
     def kill(self, handle: actor.ActorHandle) -> None:
-        """Kill an actor of the scope now, if its end has not come already."""
+        """Kill an actor of the scope now, unless it has been killed already."""
         if self._actors.pop(handle, handle) is None:
             api.kill(handle)
 
     def at_end(self, function: Callable[[], object]) -> None:
-        """Have a function called at the scope's end, when its tasks are over."""
+        """Have the scope call a function at its end, when its tasks are over."""
         self._at_end.append(function)
 
     def bind(self, function: Remote) -> Bound:
-        """Return a remote function whose calls are the scope's."""
+        """Return a remote function with calls that belong to the scope."""
         return Bound(self, function)
 
     def close(self) -> None:
-        """End what runs. Waits for that, a second at most."""
+        """End the scope's work, and wait a moment for that; see `ending.end`."""
         if not self._is_closed:
             self._is_closed = True
             self._end(waits=True)
@@ -110,7 +111,7 @@ class Scope:
 
 @final
 class Bound:
-    """A remote function whose calls belong to a scope."""
+    """A remote function with calls that belong to a scope."""
 
     def __init__(self, scope: Scope, function: Remote) -> None:
         self._scope, self._function = scope, function
@@ -121,7 +122,7 @@ class Bound:
 
 
 def _take(held: dict[Any, None]) -> list[Any]:
-    """Empty a dict; each key is taken by one thread alone."""
+    """Empty a dict, and return its keys. If two threads do so at once, each key goes to only one."""
     taken = []
     with contextlib.suppress(KeyError):
         while True:

@@ -1,4 +1,4 @@
-"""The session of this process: opened by `init` or by the first use, closed by `shutdown` or at exit."""
+"""The session of this process. `init` or the first use opens it; `shutdown` or the program's exit closes it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _HERE = ("", "local")
 """Addresses that mean this machine."""
 
 _lock = threading.RLock()
-"""Held while a session is opened. A signal's handler may open or close one meanwhile, in the thread that holds it."""
+"""Held while a session is opened. Reentrant: in the thread that holds it, a signal handler may open or close one."""
 
 _MOST_SHOWN = 5
-"""How many kinds of errors that nobody has fetched have a line. A guess: more are no longer read."""
+"""How many kinds of unfetched errors `shutdown` shows. A guess: users read no more."""
 
 _log = logging.getLogger("hocket")
 
 
 class SessionContext:
-    """Facts about the session that `init` has opened, and a context manager that closes it.
+    """Facts about the session that `init` has opened, and a context manager that closes the session.
 
     Example:
         >>> import hocket
@@ -91,46 +91,48 @@ def init(
     _temp_dir: str | None = None,
     **ignored: Any,
 ) -> SessionContext:
-    """Open the session. Not needed: the first `.remote()`, `put` or `get` opens one with the defaults.
+    """Open the session. A program need not call this: the first `.remote()`, `put` or `get` opens a default session.
 
-    On one machine it starts no process; the first task does. It opens no socket that others could connect to.
+    On one machine this starts no process; the first task does. It opens no socket to which other programs could
+    connect.
 
     Args:
-        address: Where to run. ``"local"``: on this machine. ``"auto"``: on the Ray that ``ray start`` has started here.
-            ``"host:port"``: on that Ray cluster, whose node this machine is; ``"ray://host:port"``: on one from
-            outside. Default: the environment variable ``HOCKET_ADDRESS``; with ``engine="ray"`` also ``RAY_ADDRESS``;
-            then this machine.
+        address: Where to run. ``"local"``: on this machine. ``"auto"``: on the cluster that ``ray start`` has started
+            on this machine. ``"host:port"``: on a Ray cluster of which this machine is a node. ``"ray://host:port"``:
+            on a Ray cluster, from outside. Default: the environment variable ``HOCKET_ADDRESS``; with ``engine="ray"``
+            also ``RAY_ADDRESS``; then this machine.
         num_cpus: How many tasks of one CPU run at once. Default: the CPUs that this process may use, by affinity and
             cgroup.
-        num_gpus: How many GPUs may be handed out. Default: those that the machine has.
-        resources: Further resources by name, such as ``{"camera": 2}``. How many bytes the option ``memory`` may hand
-            out is not among them: that is ``_memory``, as in Ray; by default what this process may use, by cgroup.
-        namespace: Where actors' names live. Default: one of the session's own.
-        labels: What can be said about this machine, for options that choose among nodes: ``{"disk": "ssd"}``.
+        num_gpus: How many GPUs tasks and actors may use. Default: the GPUs of the machine.
+        resources: Further resources by name, such as ``{"camera": 2}``. The bytes for the option ``memory`` are not
+            among them: their keyword is ``_memory``, as in Ray; by default the memory that this process may use, by
+            cgroup.
+        namespace: The namespace of actors' names. Default: a new one for the session.
+        labels: Labels of this machine, for options that choose among nodes: ``{"disk": "ssd"}``.
         runtime_env: The environment of all tasks and actors that name none: ``env_vars``, ``working_dir``,
-            ``py_modules``; on Ray also its others, such as ``pip``. On a cluster, ``working_dir`` is the folder of the
-            driver's script unless it is named here.
-        ignore_reinit_error: Return the open session instead of raising, if there is one.
-        engine: ``"local"`` (worker processes; the default), ``"inprocess"`` (everything in this process, for debugging)
+            ``py_modules``; on Ray also Ray's other parts, such as ``pip``. On a cluster, the default ``working_dir`` is
+            the folder of the driver's script.
+        ignore_reinit_error: Whether to return the open session, if there is one, instead of raising.
+        engine: ``"local"`` (worker processes; the default), ``"inprocess"`` (all work in this process, for debugging)
             or ``"ray"`` (without an address: a Ray of this session alone, on this machine). Default: ``"ray"`` if there
             is an address; then the environment variable ``HOCKET_ENGINE``, then ``"local"``.
         object_store_memory: How many bytes large values (256 KiB and more) may take in memory, in all processes
-            together; at least 75 MiB. What is more goes to disk. Default: 30 % of the memory that this process may use,
-            by cgroup.
-        object_spilling_directory: Where on disk they go; an absolute path. The files have no name and are gone with the
-            session, however it ends. Default: the system's folder for temporary files.
-        _temp_dir: The same, under Ray's name for all of a session's files; `object_spilling_directory` comes first.
+            together; at least 75 MiB. The rest goes to disk. Default: 30 % of the memory that this process may use, by
+            cgroup.
+        object_spilling_directory: The folder on disk for these values; an absolute path. The files have no name, and
+            are gone with the session, however it ends. Default: the system's folder for temporary files.
+        _temp_dir: Ray's name for the folder of all files of a session; `object_spilling_directory` comes first.
         **ignored: Ray's keywords that have no meaning on one machine (``include_dashboard``, ``log_to_driver``, ...).
-            The engine "ray" hands them to ``ray.init``.
+            The engine "ray" passes them to ``ray.init``.
 
     Raises:
         RuntimeError: A session is open already, or a keyword is unknown.
-        SessionClosedError: The interpreter is ending. It is also a RuntimeError.
-        ValueError: A number is negative or too small, a path is not absolute, or the engine or address is unknown; or a
-            running cluster is asked to have other resources.
-        ConnectionFailedError: No cluster can be joined at the address. It is also a ConnectionError.
-        VersionMismatchError: The cluster has another Python or Ray.
-        MissingExtraError: Ray is not installed. It is also an ImportError.
+        SessionClosedError: The interpreter is ending. The error is also a RuntimeError.
+        ValueError: A number is negative or too small, a path is not absolute, or the engine or address is unknown; or
+            the call sets the resources of a running cluster.
+        ConnectionFailedError: No cluster can be joined at the address. The error is also a ConnectionError.
+        VersionMismatchError: The cluster has another version of Python or Ray.
+        MissingExtraError: Ray is not installed. The error is also an ImportError.
     """
     if sys.is_finalizing():
         raise exceptions.SessionClosedError(
@@ -179,7 +181,7 @@ def init(
             if runtime_env:
                 opened.inherit(contract.Inherited(environments.format_environment(runtime_env)))
         current = contract.current_engine
-        if current is not None:  # a signal's handler was faster
+        if current is not None:  # a signal handler has opened a session meanwhile
             opened.close()
             return _describe_open(current, ignore_reinit_error)
         contract.set_current_engine(opened)
@@ -279,7 +281,7 @@ _IGNORABLE = frozenset(
 
 
 def _check_amounts(num_cpus: object, num_gpus: object, resources: object, memory: object) -> None:
-    """Refuse resources that no machine can have."""
+    """Raise if an amount of resources is impossible on any machine."""
     if resources is not None and not isinstance(resources, Mapping):
         raise TypeError(
             f"resources must be a dict, but received {texts.safe_repr(resources)}. Write resources={{'camera': 2}}."
@@ -305,7 +307,7 @@ def _check_amounts(num_cpus: object, num_gpus: object, resources: object, memory
 
 
 def _check_environment(given: object, engine: str) -> None:
-    """Refuse a runtime environment that the engine cannot make."""
+    """Raise if the engine cannot make a runtime environment."""
     if not isinstance(given, Mapping):
         raise TypeError(
             f"runtime_env must be a dict, but received {texts.safe_repr(given)}. Write "
@@ -337,17 +339,17 @@ _at_shutdown: list[Callable[[], object]] = []
 
 
 def at_shutdown(function: Callable[[], object]) -> None:
-    """Have a function called when the session is closed, while it can still be used: for threads that use it.
+    """Have `shutdown` call a function while the session can still be used: it ends threads that use the session.
 
     Args:
-        function: Called once, in whichever thread closes the session. What it raises is logged.
+        function: The function, which is called once, in the thread that closes the session. Its errors are logged.
     """
     _at_shutdown.append(function)
 
 
 @exceptions.hide_frames_of
 def shutdown() -> None:
-    """Close the session: every process ends, every object is gone. Calling it again does nothing."""
+    """Close the session: every process ends, and every object is gone. Without a session this does nothing."""
     current = contract.current_engine
     if current is not None and current.is_closable:
         while _at_shutdown:
@@ -368,9 +370,9 @@ def shutdown() -> None:
 
 
 def _show_unfetched(errors: list[tuple[str, BaseException]]) -> None:
-    """Write the errors that nobody has fetched to stderr: a line for each kind, and the traceback of the first. A
-    program whose calls all fail, and that never asks for their results, would otherwise end as if all had gone well."""
-    ends = (KeyboardInterrupt, SystemExit)  # so a program ends a task
+    """Write the unfetched errors to stderr: a line for each kind, and the traceback of the first. Otherwise a program
+    that never asks for its calls' results would end without a sign that all calls have failed."""
+    ends = (KeyboardInterrupt, SystemExit)  # a program ends its tasks on purpose by these
     errors = [(name, error) for name, error in errors if not isinstance(exceptions.get_cause(error), ends)]
     if not errors:
         return
@@ -397,12 +399,12 @@ def _show_unfetched(errors: list[tuple[str, BaseException]]) -> None:
 
 
 def is_initialized() -> bool:
-    """Tell whether a session is open."""
+    """Return whether a session is open."""
     return contract.current_engine is not None
 
 
 def get_engine() -> contract.Engine:
-    """Return the engine of the session, opening a session if there is none."""
+    """Return the engine of the session; open a session if there is none."""
     current = contract.current_engine
     if current is None:
         init(ignore_reinit_error=True)
@@ -411,24 +413,24 @@ def get_engine() -> contract.Engine:
 
 
 def get_limits() -> Mapping[str, str]:
-    """Return what the session's engine cannot do; without a session, that of the engine which the first use opens."""
+    """Return the limits of the session's engine; without a session, of the engine that the first use would open."""
     current = contract.current_engine
     return engines.get_limits(_choose_engine(None, None)[0]) if current is None else current.limits
 
 
 def check_environment(engine: contract.Engine, problem: str | None) -> None:
-    """Refuse a runtime environment that only Ray can make, on another engine.
+    """Raise ValueError for a runtime environment that only Ray can make, if the engine is another.
 
     Args:
-        engine: Where the work goes.
-        problem: What engines of one machine have against its environment; None if nothing.
+        engine: The engine of the work.
+        problem: The error message of engines of one machine for the environment; None if they can make it.
     """
     if problem is not None and engine.name != "ray":
         raise ValueError(problem)
 
 
 def get_open_engine() -> contract.Engine:
-    """Return the engine of the open session."""
+    """Return the engine of the open session; raise SessionClosedError if there is none."""
     current = contract.current_engine
     if current is None:
         raise exceptions.SessionClosedError(
@@ -439,7 +441,7 @@ def get_open_engine() -> contract.Engine:
 
 
 def _forget_in_fork() -> None:
-    """A fork of the driver starts without a session: the workers are not its own."""
+    """Let a fork of the driver begin without a session: the workers belong to the parent."""
     global _lock  # noqa: PLW0603 (another thread of the parent may have held the old one)
     _lock = threading.RLock()
     _at_shutdown.clear()

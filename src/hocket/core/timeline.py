@@ -1,4 +1,4 @@
-"""The session's events, in the format of Chrome's tracing page and of Perfetto."""
+"""The session's events, in the trace format of Chrome and Perfetto."""
 
 from __future__ import annotations
 
@@ -22,30 +22,34 @@ _CATEGORIES = {
 }
 
 _COLORS = {"RUNNING": "thread_state_runnable", "FAILED": "terrible"}
-"""Chrome's names for colors; what finished has the color of its name."""
+"""Chrome's names for colors, by a task's state. For finished tasks Chrome chooses the color by the task's name."""
 
 
 def timeline(filename: str | os.PathLike[str] | None = None) -> list[Event] | None:
-    """Return what ran where and when, or write it to a file for chrome://tracing or https://ui.perfetto.dev.
+    """Return the session's events, or write them to a file for chrome://tracing or https://ui.perfetto.dev.
 
-    One row a process: the tasks, calls and constructors of each worker; in the driver, the waits in `get`, the large
-    values in `put`, the deaths of workers, and values that were spilled to files; in ranks of a training, steps and
-    reports; and pushes to parameter servers that took a while. Calls that an actor ran at the same time have rows of
-    their own. The last 32,768 events of each process are remembered; of those before, a mark at the beginning of the
-    row says how many there were. After the first 1,000 of a name, runs under 0.1 ms that follow one another within a
-    millisecond are one event, which says how many they are. (With
-    ``engine="inprocess"``, the last 10,000 tasks; of runs under a millisecond, the first 1,000 of each function and
-    then one in 64.)
+    Each process has a line of events:
+
+    - for a worker: tasks, calls and constructors;
+    - for the driver: waits in `get`, large values in `put`, deaths of workers, and values that were spilled to files;
+    - for a rank of a training: steps and reports;
+    - for each process: slow pushes to parameter servers.
+
+    Calls that an actor ran at the same time have further lines. Each process keeps its last 32,768 events; a mark at
+    the beginning of its line gives the number of earlier ones. After the first 1,000 runs of a name, runs under 0.1 ms
+    that follow each other within a millisecond become one event, which gives their number. With
+    ``engine="inprocess"`` there are the last 10,000 tasks: of runs under a millisecond, the first 1,000 of each
+    function, and then one in 64.
 
     Args:
-        filename: Where to write. Default: nowhere; the events are returned.
+        filename: The file to write. Default: none; the events are returned.
 
     Returns:
         The events, or None if they were written to a file.
 
     Raises:
         SessionClosedError: No session is open.
-        TypeError: The file name is no path.
+        TypeError: `filename` is no path.
         OSError: The file cannot be written.
 
     Example:
@@ -71,7 +75,7 @@ def timeline(filename: str | os.PathLike[str] | None = None) -> list[Event] | No
 
 
 def build_events(spans: Iterable[dict[str, Any]]) -> list[Event]:
-    """Return the trace of these spans: the names of the rows first, then the spans by start."""
+    """Return the trace of these spans: the names of the processes' lines first, then the spans by start."""
     by_process: dict[tuple[int, int], list[dict[str, object]]] = {}
     missed: list[Event] = []
     for span in spans:
@@ -90,7 +94,7 @@ def build_events(spans: Iterable[dict[str, Any]]) -> list[Event]:
 
 
 def _build_missed(span: dict[str, object]) -> Event:
-    """Return a mark at the beginning of a row that lacks its oldest events."""
+    """Return a mark for the beginning of a line that lacks its oldest events."""
     name = f"{span['count']} earlier events were overwritten"
     args = {"count": span["count"]}
     return {"name": name, "cat": "missed", "ph": "i", "s": "p", "pid": span["pid"], "tid": 0, "args": args}
@@ -121,8 +125,7 @@ def _build_event(span: dict[str, Any], lane: int) -> Event:
 
 
 def assign_lanes(spans: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, object], int]]:
-    """Give each span of a process a lane in which it lies beside, or wholly inside, every other: what viewers ask
-    for."""
+    """Yield each span of a process with a lane. Two spans of a lane are disjoint or nested, as viewers require."""
     lanes: list[list[float]] = []  # for each lane, the ends of the spans that are open in it, innermost last
     for span in sorted(spans, key=lambda span: (span["started"], -span["seconds"])):
         end = span["started"] + span["seconds"]

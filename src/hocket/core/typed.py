@@ -1,11 +1,11 @@
-"""The types of remote functions and actors. Nothing here runs: mypy, pyright and editors read it.
+"""The types of remote functions and actors, for mypy, pyright and editors. At run time there is only `TypedActor`.
 
-A reference may stand for any argument, which no signature can say. So each ``remote`` has several: one that is the
-function's own, by which a wrong argument is found, and one for a reference in each of the first places, where the other
-arguments are not looked at. A reference that is given by keyword is taken for a mistake; give it by position.
+A reference may stand for any argument, which no single signature can express. So each ``remote`` has several: the
+function's own, which finds wrong arguments, and one for a reference in each of the first three positions, which does
+not check the other arguments. A checker rejects references given by keyword; give them by position.
 
-A checker cannot see that the methods of a class become remote ones, so an actor's methods take anything, unless the
-class says that it is typed: see `TypedActor`.
+A checker cannot see that the methods of a class become remote. So an actor's methods accept anything, unless the class
+inherits from `TypedActor`.
 """
 
 from __future__ import annotations
@@ -97,15 +97,15 @@ if TYPE_CHECKING:
         tensor_transport: object
 
     class TypedMeta(type):
-        """Marks `TypedActor` for a type checker; there is no such class when the program runs."""
+        """A mark of `TypedActor` for type checkers; at run time it is `type`."""
 else:
     TypedMeta = type
 
 
 class TypedActor(metaclass=TypedMeta):
-    """Inherit from it to have the calls of an actor checked, with each method decorated by `hocket.method`.
+    """A base class for actors whose calls a type checker checks. Decorate each method with `hocket.method`.
 
-    Without it an actor works all the same, and a type checker lets any call of its methods pass.
+    An actor works without it, too, but a type checker then accepts any call of its methods.
 
     Example:
         >>> import hocket
@@ -144,10 +144,10 @@ if TYPE_CHECKING:
 
     @final
     class Nothing:
-        """A type that no function returns. A checker that takes a class for a function gives it this unknown result."""
+        """A type that no function returns: the result that a checker infers when it treats a class as a function."""
 
     class GeneratorFunction(Protocol[P, T_co]):
-        """A remote function whose calls yield."""
+        """A remote generator function."""
 
         @overload
         def remote(self, *args: P.args, **kwargs: P.kwargs) -> generators.ObjectRefGenerator[T_co]: ...
@@ -170,23 +170,23 @@ if TYPE_CHECKING:
             """Return a node of a graph that calls this function."""
 
         def bare(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[T_co]:
-            """Run the function here and now."""
+            """Run the function in this process."""
 
     class Method(Protocol[S_contra, P, T_co]):
-        """A method of a `TypedActor`: on a handle it has ``remote``, in the class it is called as written."""
+        """A method of a `TypedActor`: it has ``remote`` on a handle, and is an ordinary method in the class."""
 
         @overload
         def __get__(self, instance: None, owner: object) -> Callable[Concatenate[Any, P], T_co]: ...
         @overload
         def __get__(self, instance: object, owner: object) -> BoundMethod[P, T_co]: ...
         def __call__(self, instance: S_contra, /, *args: P.args, **kwargs: P.kwargs) -> T_co:
-            """Call it as written."""
+            """Call it as an ordinary function."""
 
     class BoundMethod(Protocol[P, T_co]):
         """A method of a `TypedActor`, on a handle or on ``self``."""
 
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
-            """Call it here: inside the class only."""
+            """Call it in this process, which works inside the class only."""
 
         @overload
         def remote(self: BoundMethod[..., Nothing], *args: Any, **kwargs: Any) -> Any: ...

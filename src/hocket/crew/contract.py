@@ -1,4 +1,4 @@
-"""The words between a policy and the crew that carries out its decisions."""
+"""The actions and events that pass between a policy and its crew."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hocket import exceptions
 from hocket.core import actor
 
 Member: TypeAlias = Any
-"""The policy's own name for one of its actors: anything that can be hashed. A name is used once."""
+"""The policy's own name for one of its actors: any hashable value. A name is used once."""
 
 
 # --- actions ----------------------------------------------------------------------------------------------------------
@@ -18,7 +18,7 @@ Member: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start an actor. If no node can ever hold it, `Unplaceable` follows, and calls of it come to nothing."""
+    """An order to start an actor. If no node can ever hold it, `Unplaceable` follows, and the crew drops its calls."""
 
     member: Member
     build: Callable[[], actor.ActorHandle]
@@ -26,20 +26,20 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Call a method of an actor."""
+    """An order to call a method of an actor."""
 
     member: Member
     method: str
     args: tuple[object, ...] = ()
     about: object = None
-    """The policy's own name for the call, which comes back with its outcome; None: nobody waits for it."""
+    """The policy's own name for the call, which the outcome's event repeats; None: no event reports the outcome."""
     num_returns: int = 1
-    """How many values it returns. The policy hears the last; the others stay where they are."""
+    """The number of values that the method returns. The event has the last value, and references to the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Kill an actor. The policy hears nothing more of it."""
+    """An order to kill an actor. No further event mentions the actor."""
 
     member: Member
 
@@ -52,28 +52,28 @@ Action: TypeAlias = Start | Call | Stop
 
 @dataclass(frozen=True, slots=True)
 class TurnBegan:
-    """The crew is about to wait. The policy asks now for whatever should run meanwhile."""
+    """The event before the crew waits. The policy returns the actions that should run meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """The crew has waited, and has passed on all that came, if anything did. The policy looks at its deadlines."""
+    """The event after the crew has waited and passed on all other events, if any came. The policy checks deadlines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A call has returned."""
+    """The event that a call has returned."""
 
     member: Member
     about: Any
     value: Any
     kept: tuple[Any, ...] = ()
-    """References on the values before the last."""
+    """References to the values before the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A call has raised, and its actor lives."""
+    """The event that a call has raised, and its actor lives."""
 
     member: Member
     about: Any
@@ -82,7 +82,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """An actor is gone. The policy hears it once, however many calls the actor had."""
+    """The event that an actor is gone. It comes once, however many calls the actor had."""
 
     member: Member
     error: exceptions.HocketError
@@ -90,7 +90,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Unplaceable:
-    """An actor could not be started, and never can."""
+    """The event that an actor could not be started, and never can be."""
 
     member: Member
     error: exceptions.InfeasibleResourcesError
@@ -100,23 +100,22 @@ Event: TypeAlias = TurnBegan | TurnEnded | Answered | Failed | Lost | Unplaceabl
 
 
 class Policy(Protocol):
-    """Decides for a crew. Used by one thread; it calls no engine, so that a test can play any order of events.
+    """The decisions for a crew. One thread uses a policy. It calls no engine, so a test can play any order of events.
 
-    An error that it raises ends the crew.
+    An error that a policy raises ends the crew.
     """
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing more to wait for. The crew asks after `TurnBegan`."""
+        """Whether nothing is left to wait for. The crew reads this after `TurnBegan`."""
 
     def handle(self, event: Any, now: float) -> Iterable[Action]:
-        """Give the actions that follow from an event. The crew carries out each before it asks for the next.
+        """Yield or return the actions that follow from an event. The crew carries out each before it takes the next.
 
         Args:
-            event: An `Event`, or one of the policy's own that its user passes to `Crew.tell`.
-            now: The clock's seconds.
+            event: An `Event`, or an event of the policy's own that its user passes to `Crew.tell`.
+            now: The clock's time in seconds.
         """
 
     def find_due(self, now: float) -> float | None:
-        """Return when the policy wants `TurnEnded` at the latest, in the clock's seconds; None: when something
-        comes."""
+        """Return the latest time for the next `TurnEnded`, in the clock's seconds; None: after the next event."""

@@ -1,4 +1,4 @@
-"""The loop around a policy: it carries out actions, waits for all actors at once, and passes on what comes."""
+"""The loop around a policy: it carries out actions, waits for all actors at once, and passes on their events."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from hocket.core import actor, api
 from hocket.crew import contract, wait_loop
 
 _LOSSES: Final = (exceptions.ActorError, exceptions.NodeDiedError, exceptions.WorkerCrashedError)
-"""What a call on an actor raises that is gone."""
+"""The errors of a call on an actor that is gone."""
 
 
 @final
 class Crew:
-    """The actors of one policy. Used by one thread; `close` must be called.
+    """The actors of one policy. One thread uses a crew, and must call `close`.
 
     Args:
-        policy: It decides.
-        kill: Ends an actor.
-        clock: Gives seconds.
+        policy: The policy that decides.
+        kill: A function that kills an actor.
+        clock: A function that returns the time in seconds.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class Crew:
         self._unplaceable: set[contract.Member] = set()
 
     def run(self) -> None:
-        """Go on until the policy is over."""
+        """Take turns until the policy is over."""
         while self.turn():
             pass
 
     def turn(self) -> bool:
-        """Wait once, and tell what came; return False, without a wait, if the policy is over."""
+        """Wait once, and pass on what came; return False, without a wait, if the policy is over."""
         self.tell(contract.TurnBegan())
         if self._policy.is_over:
             return False
@@ -56,7 +56,7 @@ class Crew:
         return True
 
     def tell(self, event: object) -> None:
-        """Tell the policy of something, and carry out what it decides."""
+        """Pass an event to the policy, and carry out the actions that follow."""
         events: deque[object] = deque([event])
         while events:
             for action in self._policy.handle(events.popleft(), self._clock()):
@@ -69,7 +69,7 @@ class Crew:
                     events.append(contract.Unplaceable(action.member, error))
 
     def get_handle(self, member: contract.Member) -> actor.ActorHandle | None:
-        """Return the handle of an actor that was started and not stopped. May be called by any thread."""
+        """Return the handle of an actor that was started and not stopped. Any thread may call this."""
         return self._handles.get(member)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""One wait for many sources: one thread serves them, in turn."""
+"""One wait for many sources, which one thread serves in turn."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hocket.core import api, generators
 from hocket.engine import contract
 
 Source: TypeAlias = contract.ObjectRef[Any] | generators.ObjectRefGenerator[Any]
-"""What can be waited for."""
+"""A reference or a stream of references to wait for."""
 
 _FEW: Final = 8
-"""Of so few sources, what else is there is looked for in the next turn, which costs less than to look twice."""
+"""The largest number of sources that are served one a turn: with so few, a second look costs more than a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,9 @@ class _Waited:
 
 @final
 class WaitLoop:
-    """The sources of a wait, each with the function that serves it when it is ready. Used by one thread.
+    """The sources of a wait, each with the function that serves it when it is ready. One thread uses a loop.
 
-    Whoever was served goes to the end of the queue, so that none keeps another from being served, however much it has
-    to say.
+    A source that is added again goes to the end of the queue: a busy source cannot keep another from being served.
     """
 
     def __init__(self) -> None:
@@ -39,46 +38,46 @@ class WaitLoop:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left that must be waited for."""
+        """Whether no awaited source is left."""
         return not self._num_awaited
 
     def add(
         self, source: Source, serve: Callable[[Any], None], *, owner: Hashable = None, is_awaited: bool = True
     ) -> None:
-        """Wait for something; serve it, once, when it is there.
+        """Wait for a source, and serve it once, when it is ready.
 
         Args:
-            source: What is waited for.
-            serve: Called with it.
-            owner: Who can be forgotten; None for nobody.
-            is_awaited: Whether the end waits for it.
+            source: The source.
+            serve: The function to call with the ready source.
+            owner: The owner to pass to `forget`; None for no owner.
+            is_awaited: Whether the loop is over only after this source.
         """
         self._waiting[source] = _Waited(serve, owner, is_awaited)
         self._num_awaited += is_awaited
 
     def forget(self, owner: Hashable) -> None:
-        """Wait no longer for what was added for an owner."""
+        """Stop waiting for an owner's sources."""
         for source in [source for source, waited in self._waiting.items() if waited.owner == owner]:
             self._num_awaited -= self._waiting.pop(source).is_awaited
 
     def wait(self, seconds: float | None, others: Sequence[Source] = ()) -> bool:
-        """Wait until something is there, and serve all that is; return whether any of it was none of these.
+        """Wait until a source is ready, and serve the ready sources.
 
         Args:
-            seconds: How long to wait at most; None: as long as it takes.
-            others: What is waited for beside them, and not served here.
+            seconds: The longest wait; None for no limit.
+            others: Sources to wait for as well, which are not served here.
 
         Returns:
-            True if one of `others` is there, or nothing is.
+            True if one of `others` is ready, or no source is.
         """
-        sources = [*others, *self._waiting]  # they first: one that is there is returned though others always are
+        sources = [*others, *self._waiting]  # `others` first: `wait` prefers them to sources that are always ready
         ready = api.wait(sources, num_returns=1, timeout=seconds)[0]
         if ready and len(sources) > _FEW:
             ready = api.wait(sources, num_returns=len(sources), timeout=0)[0]
         is_other = not ready
         for source in ready:
             waited = self._waiting.pop(source, None)
-            if waited is None:  # forgotten since, or another's
+            if waited is None:  # forgotten while another source was served, or one of `others`
                 is_other = is_other or source in others
                 continue
             self._num_awaited -= waited.is_awaited

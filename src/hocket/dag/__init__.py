@@ -1,4 +1,4 @@
-"""Where Ray's programs look for the nodes of a graph of calls. `hocket.core.dag` explains them."""
+"""The place in Ray of the nodes of a graph of calls. `hocket.core.dag` explains them."""
 
 from hocket.core.dag import ClassMethodNode as ClassMethodNode
 from hocket.core.dag import ClassNode as ClassNode

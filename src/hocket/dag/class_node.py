@@ -1,4 +1,4 @@
-"""Where Ray's programs look for the actors of a graph of calls, and for their methods."""
+"""The place in Ray of a graph's actor nodes and their method nodes."""
 
 from hocket.core.dag import ClassMethodNode as ClassMethodNode
 from hocket.core.dag import ClassNode as ClassNode

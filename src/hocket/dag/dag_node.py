@@ -1,3 +1,3 @@
-"""Where Ray's programs look for what all nodes of a graph of calls are."""
+"""The place in Ray of the base class of a graph's nodes."""
 
 from hocket.core.dag import DAGNode as DAGNode

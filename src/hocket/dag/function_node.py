@@ -1,3 +1,3 @@
-"""Where Ray's programs look for the tasks of a graph of calls."""
+"""The place in Ray of a graph's task nodes."""
 
 from hocket.core.dag import FunctionNode as FunctionNode

@@ -1,4 +1,4 @@
-"""Where Ray's programs look for the inputs of a graph of calls."""
+"""The place in Ray of a graph's input nodes."""
 
 from hocket.core.dag import InputAttributeNode as InputAttributeNode
 from hocket.core.dag import InputNode as InputNode

@@ -1,3 +1,3 @@
-"""Where Ray's programs look for the outputs of a graph of calls."""
+"""The place in Ray of a graph's output nodes."""
 
 from hocket.core.dag import MultiOutputNode as MultiOutputNode

@@ -1,16 +1,16 @@
-"""The rows that training reads, and their order.
+"""Datasets, and the order in which training reads their rows.
 
-A `Dataset` is rows in blocks (`blocks`, made of `columns`) and a plan (`plan`) of where they come from (`block_reads`)
-and what is done to them. Its methods are functions in `methods`, most of which add a step (`steps`; `calls` says who
-calls a user's function); `relations` and `aggregate` write the queries of those that need all rows, and `transport`
-brings columns to the engine for tables and back. It is streamed through tasks (`execution`). `creation` makes it of
-values, `readers` of files; `sources` knows what is in them. `shard` is a rank's part. Arrow enters through `arrow`,
-pandas through `frames`, Spark through `spark`, and frameworks through `to_torch`, `to_tensorflow` and `to_jax`, each
-at its first use (`hocket.extras`).
+A `Dataset` holds a plan (`plan`): the reads that supply its blocks (`block_reads`), and the operations on the blocks.
+Blocks (`blocks`) consist of columns (`columns`). The methods of a `Dataset` are functions in `methods`. Most methods
+add a step to the plan: `steps` has the functions of the steps, and `calls` runs users' functions. `relations` and
+`aggregate` write the queries of operations that need all rows; `transport` converts columns for the table engine and
+back. `execution` streams the plan through tasks. `creation` makes datasets from values and `readers` from files, whose
+formats `sources` knows. `shard` is a rank's part. Other libraries are imported at first use (`hocket.extras`): Arrow in
+`arrow`, pandas in `frames`, Spark in `spark`, frameworks in `to_torch`, `to_tensorflow` and `to_jax`.
 
-`ledger` says which rows each rank takes at each step, from three numbers that are all there is to save; `order` is the
-shuffle behind it; `exact` adds up an evaluation so that the number of ranks cannot be seen in the result. These need
-numpy alone.
+`ledger` computes which rows each rank takes at each step, from three numbers, which are all that has to be saved.
+`order` is the shuffle behind the ledger. `exact` adds up an evaluation, and its result does not depend on the number of
+ranks. These three modules need numpy alone.
 """
 
 import typing as _typing

@@ -1,4 +1,4 @@
-"""Blocks for users' own sources and targets, under Ray's names."""
+"""Blocks for users' own datasources and datasinks, under Ray's names."""
 
 from hocket.data.blocks import Batch as Block
 from hocket.data.sources.custom import BlockMetadata as BlockMetadata

@@ -1,7 +1,4 @@
-"""Where blocks come from: *reads*, which tasks call.
-
-Of files and tables `sources` has more.
-"""
+"""Reads: the sources of a plan's blocks, which tasks call. `sources` has the reads of files and tables."""
 
 from __future__ import annotations
 
@@ -19,55 +16,55 @@ from hocket.engine import contract
 
 
 class Read(Protocol):
-    """Where a block comes from. Runs in a task."""
+    """The source of one block. A task calls it."""
 
     @property
     def num_rows(self) -> int | None:
-        """How many rows the block has; None if that is known only when it is read."""
+        """Number of rows of the block; None if only reading finds out."""
 
     @property
     def num_bytes(self) -> int | None:
-        """About how much memory it takes; None if nothing is known."""
+        """Approximate memory of the block in bytes; None if unknown."""
 
     def __call__(self) -> blocks.Block:
-        """Read it."""
+        """Read the block."""
 
 
 class ManyRead(Protocol):
-    """Where several blocks come from, one after the other. Runs in a task."""
+    """The source of several blocks, one after the other. A task calls it."""
 
     @property
     def num_rows(self) -> int | None:
-        """How many rows they have; None if that is known only when they are read."""
+        """Number of rows of all blocks; None if only reading finds out."""
 
     @property
     def num_bytes(self) -> int | None:
-        """About how much memory they take; None if nothing is known."""
+        """Approximate memory of all blocks in bytes; None if unknown."""
 
     def __call__(self) -> blocks.Block:
-        """Read all as one."""
+        """Read all blocks, and join them into one."""
 
     def iter_blocks(self) -> Iterator[blocks.Block]:
-        """Read them one by one."""
+        """Yield the blocks one by one."""
 
 
 @runtime_checkable
 class NarrowRead(Read, Protocol):
-    """A read that can leave out columns without reading them."""
+    """A read that can skip columns."""
 
     def narrow(self, names: Sequence[str]) -> Read | None:
-        """Return what reads these columns alone; None if it cannot."""
+        """Return a read of these columns alone; None if the source cannot do that."""
 
 
 def gives_many(read: Read | ManyRead) -> TypeGuard[ManyRead]:
-    """Return whether a read gives several blocks."""
+    """Return whether a read supplies several blocks."""
     return hasattr(read, "iter_blocks")
 
 
 @final
 @dataclass(frozen=True)
 class Held:
-    """A block that this process has."""
+    """A block in this process's memory."""
 
     block: blocks.Block
 
@@ -86,18 +83,18 @@ class Held:
 @final
 @dataclass(frozen=True)
 class Stored:
-    """Rows of a block that the engine has."""
+    """Rows of a block that the engine holds."""
 
     ref: contract.ObjectRef[blocks.Block]
     num_bytes: int
     start: int
     stop: int
     types: blocks.Types
-    """What its columns hold."""
+    """Names and types of its columns."""
     left_out: tuple[str, ...] = ()
-    """Files that could not be read for it."""
+    """Files that could not be read, and whose rows the block lacks."""
     number: int = 0
-    """If it is one of the blocks of a read: which one, among those of all reads."""
+    """Number of the block among the blocks of all reads, if its read supplies several."""
 
     @property
     def num_rows(self) -> int:
@@ -110,7 +107,7 @@ class Stored:
 @final
 @dataclass(frozen=True)
 class Filed:
-    """A block in a file, for ranks that have no engine."""
+    """A block in a file, for ranks without an engine."""
 
     path: str
     num_rows: int
@@ -123,21 +120,21 @@ class Filed:
 
 
 def file_block(block: blocks.Block, path: str) -> Filed:
-    """Write a block to a file, for a reader who trusts it."""
+    """Write a block to a file. The reader has to trust the file, which is a pickle."""
     with Path(path).open("wb") as file:
         pickle.dump(block, file, pickle.HIGHEST_PROTOCOL)
     return Filed(path, block.num_rows, block.count_bytes())
 
 
 def store_block(ref: contract.ObjectRef[blocks.Block], held: Held) -> Stored:
-    """Return a block that was given to the engine."""
+    """Return the read of a block that the engine holds."""
     return Stored(ref, held.num_bytes, 0, held.num_rows, held.block.find_types())
 
 
 @final
 @dataclass(frozen=True)
 class RangeRead:
-    """Numbers in a row."""
+    """Consecutive whole numbers."""
 
     start: int
     stop: int
@@ -155,20 +152,20 @@ class RangeRead:
 
 
 def cut_evenly(num_rows: int, count: int) -> list[tuple[int, int]]:
-    """Return where parts begin and end that differ by a row at most. Empty ones are left out."""
+    """Return the begin and end of parts whose sizes differ by at most one row. Empty parts are left out."""
     count = min(count, max(num_rows, 1))
     ends = [num_rows * number // count for number in range(count + 1)]
     return [(start, stop) for start, stop in itertools.pairwise(ends) if stop > start]
 
 
 def cut_block(block: blocks.Block, most_bytes: int, num_blocks: int | None = None) -> list[Held]:
-    """Return a block in parts that tasks work on alone.
+    """Cut a block into parts for separate tasks.
 
     Args:
         block: The block.
-        most_bytes: How large a part may be.
-        num_blocks: How many parts; None: as many as the bytes say, and at least 8 if each still has a few thousand rows
-            or 1 MiB.
+        most_bytes: Largest size of a part.
+        num_blocks: Number of parts. None: as many as `most_bytes` requires, but at least 8 if each part then still has
+            a few thousand rows or 1 MiB.
     """
     if num_blocks is None:
         size = block.count_bytes()

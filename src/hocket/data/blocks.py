@@ -1,6 +1,6 @@
-"""Blocks: parts of a data set that are read, worked on and sent as one.
+"""Blocks: parts of a dataset that are read, processed and sent as a whole.
 
-A block is a few columns of equal length. It never changes, and may look into shared memory.
+A block is a few columns of equal length. It never changes, and its memory may be shared memory.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ BatchFormat: TypeAlias = Literal["default", "numpy", "pandas", "pyarrow"]
 Row: TypeAlias = dict[str, Any]
 
 Types: TypeAlias = tuple[tuple[str, columns.Type], ...]
-"""What the columns of a block hold, by name."""
+"""Names and types of a block's columns."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Schema:
-    """The names and types of a data set's columns.
+    """The names and types of a dataset's columns.
 
     Example:
         >>> import numpy as np
@@ -42,7 +42,7 @@ class Schema:
 
     names: list[str]
     types: list[str]
-    """Numpy's name of the type, with the shape of a row if it has one, or Arrow's."""
+    """Numpy's name of each type, with the shape of a row if there is one; or Arrow's name."""
 
     def __str__(self) -> str:
         width = max(map(len, ["Column", *self.names]))
@@ -52,11 +52,11 @@ class Schema:
 
 @final
 class Block:
-    """Rows, column by column.
+    """Rows, stored column by column.
 
     Args:
         found: The columns, by name.
-        num_rows: How many rows each has.
+        num_rows: Number of rows of each column.
     """
 
     __slots__ = ("columns", "num_rows")
@@ -69,11 +69,11 @@ class Block:
         return Block, ({name: _shrink(column) for name, column in self.columns.items()}, self.num_rows)
 
     def count_bytes(self) -> int:
-        """Return about how much memory it takes."""
+        """Return the approximate memory of the block in bytes."""
         return sum(map(columns.count_bytes, self.columns.values()))
 
     def find_types(self) -> Types:
-        """Return what the columns hold; of a column without values, as `columns.Unfilled`."""
+        """Return the columns' types. The type of a column without values is a `columns.Unfilled`."""
         return tuple((name, columns.find_filling(column)) for name, column in self.columns.items())
 
     def read_schema(self) -> Schema:
@@ -81,32 +81,32 @@ class Block:
         return Schema(names=list(self.columns), types=list(map(columns.describe, self.columns.values())))
 
     def cut(self, start: int, stop: int) -> Block:
-        """Return rows that follow one another, without a copy."""
+        """Return consecutive rows, without a copy."""
         start, stop = min(start, self.num_rows), min(stop, self.num_rows)
         return Block({name: columns.cut(column, start, stop) for name, column in self.columns.items()}, stop - start)
 
     def add_constants(self, values: Mapping[str, object]) -> Block:
-        """Return the block with more columns, each of one value; a column that is there stays as it is."""
+        """Return the block with more columns, each filled with one value. Existing columns stay as they are."""
         added = {
             name: columns.repeat(value, self.num_rows) for name, value in values.items() if name not in self.columns
         }
         return Block({**self.columns, **added}, self.num_rows)
 
     def pick(self, rows: npt.NDArray[np.int64]) -> Block:
-        """Return a copy of some rows, in the order in which they are given."""
+        """Return a copy of the rows with these numbers, in this order."""
         return Block({name: columns.pick(column, rows) for name, column in self.columns.items()}, len(rows))
 
     def select(self, names: Sequence[str]) -> Block:
-        """Return the block with some of its columns."""
+        """Return the block with only these columns."""
         check_columns(names, list(self.columns))
         return Block({name: self.columns[name] for name in names}, self.num_rows)
 
     def to_batch(self, batch_format: str, *, is_owned: bool = False) -> Batch:
-        """Return the rows in the form that a user asks for.
+        """Return the rows in the batch format that a user requests.
 
         Args:
-            batch_format: Which form.
-            is_owned: Whether the columns are the caller's alone, so that numpy arrays may be written to.
+            batch_format: The format.
+            is_owned: Whether the columns belong to the caller alone. The batch's numpy arrays are then writable.
         """
         if batch_format == "pyarrow":
             return arrow.build_table(self.columns)
@@ -116,21 +116,21 @@ class Block:
         return {name: prepare(columns.to_numpy(column)) for name, column in self.columns.items()}
 
     def list_rows(self) -> Iterator[Row]:
-        """Give each row as a dict of Python values."""
+        """Return an iterator over the rows, each a dict of Python values."""
         return iter(RowView(self))
 
 
 @final
 class View:
-    """A batch of a block, or its rows, in the form in which a user's function takes them, and the way back.
+    """A batch of a block as a user's function takes it, and the way back.
 
-    A form may hold less than a column does. So what the function returns as it got it is the block's own column:
-    under its name, or, as part of a dict or a frame, in its memory. See `columns.restore`.
+    A batch format may hold less than a column does. So a column that the function returns unchanged becomes the block's
+    own column again. `read` recognises such a column by its place in memory, else by its name. See `columns.restore`.
 
     Args:
         block: The block.
-        batch_format: Which form.
-        is_owned: Whether the columns are the caller's alone, so that numpy arrays may be written to.
+        batch_format: The format.
+        is_owned: Whether the columns belong to the caller alone. The batch's numpy arrays are then writable.
     """
 
     def __init__(self, block: Block, batch_format: str, *, is_owned: bool = False) -> None:
@@ -143,7 +143,7 @@ class View:
         self._places.pop(None, None)
 
     def read(self, returned: Batch, what: str) -> Block:
-        """Return what the function has returned as a block."""
+        """Return the function's result as a block."""
         made = build_from_batch(returned, what)
         if self._format == "pyarrow" or not (isinstance(returned, Mapping) or frames.is_frame(returned)):
             return made
@@ -166,7 +166,7 @@ class View:
 
 
 def _find_place(values: Any) -> tuple[object, ...] | None:
-    """Return where in memory an array or a column of a frame is, and what is there; None if that is not one place."""
+    """Return the address and layout of an array or of a data frame's column; None if its memory is not one array."""
     if not isinstance(values, np.ndarray):
         if not isinstance(getattr(values, "dtype", None), np.dtype) or not hasattr(values, "to_numpy"):
             return None
@@ -176,7 +176,7 @@ def _find_place(values: Any) -> tuple[object, ...] | None:
 
 @final
 class RowView:
-    """The rows of a block as a user's function takes them, and the way back; see `View`."""
+    """The rows of a block as a user's function takes them, and the way back. See `View`."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
@@ -187,12 +187,12 @@ class RowView:
         return (dict(zip(names, row, strict=True)) for row in zip(*self._values.values(), strict=True))
 
     def read(self, returned: Sequence[Any], what: str, origins: npt.NDArray[np.int64] | None = None) -> Block:
-        """Return what the function has returned as a block.
+        """Return the function's results as a block.
 
         Args:
-            returned: Its rows.
-            what: Whose they are, for the error.
-            origins: Of which row each was made; None: each of its own.
+            returned: The rows that the function returned.
+            what: Their source, for the error.
+            origins: Number of the original row for each returned row; None: the row with the same number.
         """
         check_rows(returned, what)
         names = list(dict.fromkeys(name for row in returned for name in row))
@@ -211,7 +211,7 @@ class RowView:
     def _find_source(
         self, name: str, values: Sequence[object], origins: npt.NDArray[np.int64] | None
     ) -> columns.Column | None:
-        """Return the column of which all values are, each of its own row; None if there is none."""
+        """Return the block's column that supplied all of these values, row by row; None if there is none."""
         first = 0 if origins is None else int(origins[0])
         for source in dict.fromkeys([name, *self._values]):
             known = self._values.get(source)
@@ -228,16 +228,16 @@ class RowView:
 
 
 def _shrink(column: columns.Column) -> columns.Column:
-    """Return a column that travels alone, if it is a part of a larger one, and as one piece."""
+    """Return a column for pickling: contiguous, and without the larger column that an Arrow array may be part of."""
     return np.ascontiguousarray(column) if isinstance(column, np.ndarray) else arrow.compact(column)
 
 
 def build(found: Mapping[str, object], what: str) -> Block:
-    """Return columns as a user gives them as a block.
+    """Return the columns that a user supplied as a block.
 
     Args:
         found: An array or a list for each column.
-        what: Whose they are, for the error.
+        what: The source of the columns, for the error.
     """
     if not found:
         raise ValueError(f"{what} has no column, and rows cannot be counted without one. Keep at least one column.")
@@ -262,7 +262,7 @@ def build(found: Mapping[str, object], what: str) -> Block:
 
 
 def build_from_batch(batch: Batch, what: str) -> Block:
-    """Return a batch in any of the forms as a block."""
+    """Return a batch in any format as a block."""
     if isinstance(batch, Mapping):
         return build(batch, what)
     if frames.is_frame(batch):
@@ -276,12 +276,12 @@ def build_from_batch(batch: Batch, what: str) -> Block:
 
 
 def build_from_rows(rows: Sequence[Any], what: str, first: int = 0) -> Block:
-    """Return rows, each of them a dict, as a block. What a row lacks is missing there: None.
+    """Return rows, each a dict, as a block. A column that a row lacks is None there.
 
     Args:
         rows: The rows.
-        what: Whose they are, for the error.
-        first: The number of the first one, for the error.
+        what: The source of the rows, for the error.
+        first: Number of the first row, for the error.
     """
     check_rows(rows, what, first)
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -289,7 +289,7 @@ def build_from_rows(rows: Sequence[Any], what: str, first: int = 0) -> Block:
 
 
 def check_rows(rows: Sequence[object], what: str, first: int = 0) -> None:
-    """Raise if a row is no dict."""
+    """Raise if a row is not a dict."""
     for number, row in enumerate(rows, first):
         if not isinstance(row, Mapping):
             raise TypeError(
@@ -299,7 +299,7 @@ def check_rows(rows: Sequence[object], what: str, first: int = 0) -> None:
 
 
 def join(blocks: Sequence[Block]) -> Block:
-    """Return a copy of blocks as one. What a block lacks is missing in its rows: None."""
+    """Return a copy of several blocks as one. A column that a block lacks is None in its rows."""
     filled = [block for block in blocks if block.num_rows] or list(blocks[:1])
     names = list(dict.fromkeys(name for block in filled for name in block.columns))
     filled = [block if len(block.columns) == len(names) else _fill(block, names) for block in filled]
@@ -310,14 +310,13 @@ def join(blocks: Sequence[Block]) -> Block:
 
 
 def _fill(block: Block, names: Sequence[str]) -> Block:
-    """Return a block with columns that it lacks, of missing values."""
+    """Return a block with all of these columns; those that it lacks hold missing values."""
     gone = {name: columns.repeat(None, block.num_rows) for name in names if name not in block.columns}
     return Block({**block.columns, **gone}, block.num_rows)
 
 
 def put_beside(found: Sequence[Block]) -> Block:
-    """Return the columns of blocks with as many rows as one block. A name that is taken gets ``_1``, ``_2``, ...
-    added."""
+    """Join the columns of blocks of equal length. A column whose name is taken gets ``_1``, ``_2``, ... added."""
     made = dict(found[0].columns)
     for number, block in enumerate(found[1:], 1):
         for name, column in block.columns.items():
@@ -329,11 +328,11 @@ def put_beside(found: Sequence[Block]) -> Block:
 
 
 def gather(rows: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], fetch: Callable[[int], Block]) -> Block:
-    """Return a copy of rows of a data set, in the order in which they are given.
+    """Return a copy of rows of a dataset, in the given order.
 
     Args:
-        rows: Their numbers.
-        starts: The number of each block's first row, rising from 0.
+        rows: Numbers of the rows.
+        starts: Number of each block's first row, rising from 0.
         fetch: Returns a block by its number. It is called once for each block that has one of the rows, in the order of
             the blocks.
     """
@@ -358,7 +357,7 @@ def gather(rows: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], fetch: Ca
 
 
 def check_columns(asked: Sequence[str], there: Sequence[str]) -> None:
-    """Raise for the name of a column that is not there."""
+    """Raise for the name of a column that does not exist."""
     missing = [name for name in asked if name not in there]
     if missing:
         error = KeyError(
@@ -369,7 +368,7 @@ def check_columns(asked: Sequence[str], there: Sequence[str]) -> None:
 
 
 def check_format(batch_format: str | None) -> str:
-    """Return the name of a form of batches, checked. None is Ray's for the form that blocks have: Arrow tables."""
+    """Return a batch format's own name. None is Ray's name for the format of its blocks, Arrow tables."""
     if batch_format is None:
         return "pyarrow"
     if batch_format not in get_args(BatchFormat):

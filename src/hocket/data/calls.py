@@ -1,4 +1,4 @@
-"""Tasks call a user's function, or a pool of actors, each of which keeps the object that it made."""
+"""Users' functions as steps: tasks call a function, and a pool of actors calls instances of a class."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hocket.data import blocks, plan, reading, steps
 @final
 @dataclass(frozen=True)
 class TaskPoolStrategy:
-    """Functions are called in tasks.
+    """Tasks call the function.
 
     Args:
-        size: How many at once at most. Default: as many as there is room for.
+        size: Largest number of tasks at a time. Default: as many as there is room for.
 
     Raises:
         ValueError: The number is less than 1.
@@ -34,18 +34,18 @@ class TaskPoolStrategy:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ActorPoolStrategy:
-    """A class is made once in each of some actors, and called there.
+    """Each of several actors makes one instance of a class, and calls it.
 
     Args:
-        size: How many actors.
-        min_size: How many there are at first, if more may come.
-        max_size: How many there may be; more are started while each has two blocks to do.
-        initial_size: For programs written for Ray: as `min_size`, if that is less.
-        max_tasks_in_flight_per_actor: How many blocks an actor has at once: the one that it works on, and the next.
+        size: Number of actors.
+        min_size: Number of actors at the start, if more may come.
+        max_size: Largest number of actors. The pool starts more while each actor has all blocks that it may have.
+        initial_size: For programs written for Ray: the larger of this and `min_size` counts.
+        max_tasks_in_flight_per_actor: How many blocks an actor has at a time. Default: 2, the current and the next.
         enable_true_multi_threading: For programs written for Ray: has no effect.
 
     Raises:
-        ValueError: A number is less than 1, or they contradict each other.
+        ValueError: A number is less than 1, or the numbers contradict each other.
 
     Example:
         >>> from hocket import data
@@ -72,7 +72,7 @@ class ActorPoolStrategy:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """How many actors there are at first, and at most."""
+        """Number of actors at the start, and the largest number."""
         if self.size is not None:
             return self.size, self.size
         least = max(self.min_size or 1, self.initial_size or 1)
@@ -82,20 +82,20 @@ class ActorPoolStrategy:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A user's function, and how it is called.
+    """A user's function, and the way to call it.
 
     Args:
-        verb: The method that was given it.
-        fn: A function, or a class of which instances are called.
-        args: What it is given beside rows.
-        kwargs: The same, by name.
-        constructor_args: What the class is made from.
-        constructor_kwargs: The same, by name.
-        concurrency: How many tasks or actors; or two numbers, between which the number of actors is.
-        compute: The same, in another form.
-        num_cpus: How many CPUs a task or an actor holds. Default: 1; with GPUs, 0.
-        num_gpus: How many GPUs.
-        memory: How many bytes of memory.
+        verb: The dataset's method that received the function.
+        fn: A function, or a class whose instances are called.
+        args: More arguments for the function.
+        kwargs: More keyword arguments for the function.
+        constructor_args: Arguments for the class.
+        constructor_kwargs: Keyword arguments for the class.
+        concurrency: Number of tasks or actors; or the least and the largest number of actors.
+        compute: The same choice as a `TaskPoolStrategy` or an `ActorPoolStrategy`.
+        num_cpus: How many CPUs a task or an actor holds. Default: 1 for a task, 0 for a task with GPUs or an actor.
+        num_gpus: How many GPUs each holds.
+        memory: How many bytes of memory each holds.
         more: Further options of tasks and actors.
     """
 
@@ -113,18 +113,18 @@ class Call:
     more: Mapping[str, object] | None = None
 
     def build(self, apply: Callable[..., blocks.Block], *, keeps_rows: bool, **settings: object) -> plan.Op:
-        """Return the operation.
+        """Return the plan's operation for the call.
 
         Args:
-            apply: Takes a block and, by name, the function, its arguments and the settings.
-            keeps_rows: Whether a block has as many rows afterwards.
-            **settings: More for `apply`.
+            apply: Takes a block and, by keyword, the function, its arguments and the settings.
+            keeps_rows: Whether a block has as many rows after the operation as before.
+            **settings: More keyword arguments for `apply`.
         """
         self._check()
         bound = functools.partial(apply, args=tuple(self.args or ()), kwargs=dict(self.kwargs or {}), **settings)
         name = f"{self.verb}({steps.name_function(self.fn)})"
         num_cpus = self.num_cpus if self.num_cpus is not None else 0.0 if self.num_gpus else 1.0
-        held_by_actors = self.num_cpus or 0.0  # those of a loop that was left would keep all others waiting
+        held_by_actors = self.num_cpus or 0.0  # actors of an abandoned loop would keep their CPUs from all others
         extra = {"num_gpus": self.num_gpus, "memory": self.memory, **(self.more or {})}
         held = {key: value for key, value in extra.items() if value is not None}
         if isinstance(self.fn, type):
@@ -207,7 +207,7 @@ class Call:
 
 
 _MANY = 1 << 16
-"""As many actors as there is room for."""
+"""A larger number of actors than there is room for: the room is the limit."""
 
 
 def _is_count(value: object) -> bool:
@@ -228,23 +228,23 @@ _HOW = {
 
 
 SCHEDULING = ("parallelism", "concurrency", "compute", "ray_remote_args", "num_cpus", "num_gpus", "memory")
-"""Keywords of Ray's that say by which tasks something is done, where that needs no saying here: they have no effect."""
+"""Ray's keywords that choose the tasks for an operation. Here they have no effect."""
 
 _OF_RAY = ("udf_modifying_row_count", "ray_remote_args_fn")
-"""Keywords of Ray's: the first has no effect, the second is a function that returns more options."""
+"""Ray's keywords of calls: the first has no effect, the second is a function that returns more options."""
 
 _OURS = ("name", "num_returns", "_generator_backpressure_num_objects")
-"""Options of tasks and actors that a step sets itself."""
+"""Options of tasks and actors that users cannot set, because each step sets them itself."""
 
 
 def read_call(verb: str, fn: object, how: Mapping[str, Any], own: Iterable[str] = ()) -> Call:
-    """Return how a function is called, of the keywords that a user gave.
+    """Return the call that a user's keywords describe.
 
     Args:
-        verb: The method that was given them.
+        verb: The dataset's method that received them.
         fn: The function.
         how: The keywords.
-        own: Those that the method has besides.
+        own: Further keywords of the method.
     """
     known = {_HOW[name]: value for name, value in how.items() if name in _HOW}
     more = {name: value for name, value in how.items() if name not in _HOW}
@@ -252,13 +252,13 @@ def read_call(verb: str, fn: object, how: Mapping[str, Any], own: Iterable[str] 
 
 
 def read_options(verb: str, fn: object, given: Mapping[str, object], known: Iterable[str]) -> dict[str, object]:
-    """Return which further options of tasks or actors a user gave.
+    """Return the further options of tasks or actors among a user's keywords.
 
     Args:
-        verb: The method that was given them.
-        fn: A function, which tasks call, or a class, of which actors are made. None: neither is known.
+        verb: The dataset's method that received them.
+        fn: A function for tasks, or a class for actors. None: options of tasks are allowed.
         given: The keywords.
-        known: Those that the method has itself.
+        known: The method's own keywords.
     """
     there = options.ACTOR_OPTIONS if isinstance(fn, type) else options.TASK_OPTIONS
     theirs = {name: option for name, option in there.items() if name not in _OURS}
@@ -270,12 +270,12 @@ def read_options(verb: str, fn: object, given: Mapping[str, object], known: Iter
 
 
 def check_scheduling(verb: str, given: Mapping[str, object], own: Iterable[str] = ()) -> None:
-    """Raise for a keyword that is none of Ray's that say by which tasks something is done.
+    """Raise for a keyword that is neither one of `SCHEDULING` nor an option of tasks.
 
     Args:
-        verb: The method that was given them.
+        verb: The dataset's method that received the keywords.
         given: The keywords.
-        own: Those that the method has itself.
+        own: The method's own keywords.
     """
     rest = {name: value for name, value in given.items() if name not in SCHEDULING}
     read_options(verb, None, rest, [*own, *SCHEDULING])
@@ -288,7 +288,7 @@ def _bind(
 
 
 def check_function(verb: str, fn: object) -> None:
-    """Raise if something cannot be called."""
+    """Raise if a function, or an instance of a class, cannot be called."""
     if isinstance(fn, type) and not any("__call__" in kind.__dict__ for kind in fn.__mro__):
         raise TypeError(f"{verb}() calls instances of a class, but {fn.__name__} has no __call__. Write one.")
     if not callable(fn):

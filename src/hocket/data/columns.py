@@ -1,8 +1,7 @@
-"""Columns: what a block is made of.
+"""Columns: the parts of a block.
 
-A column is a numpy array whose first axis is the rows, or an Arrow array (`hocket.data.arrow` says when). Whoever has
-one calls the functions here, and does not ask which it is. Nobody writes into a column: it may be shared memory, or the
-array that a user has given.
+A column is a numpy array whose first axis is the rows, or an Arrow array (`hocket.data.arrow` says when). The functions
+here take either kind. Columns are never written to: their memory may be shared, or may belong to an array of the user.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from hocket.data import arrow
 from hocket.data.arrow import frames
 
 Column: TypeAlias = Any
-"""A numpy array or an Arrow array. Arrow has no types to check against, and may be missing."""
+"""A numpy array or an Arrow array. Arrow has no types for a type checker, and may not be installed."""
 
 Type: TypeAlias = Any
-"""What a column holds: numpy's type and the shape of a row, or Arrow's type."""
+"""The type of a column: numpy's type and the shape of a row, or Arrow's type."""
 
 
 def build(values: object) -> Column:
-    """Return what a user's function has returned for a column, as a column."""
+    """Return a column of the values that a user's function has returned for it."""
     if isinstance(values, np.ma.MaskedArray):
         return build(_unmask(values))
     if isinstance(values, np.ndarray):
@@ -49,7 +48,7 @@ def build(values: object) -> Column:
 
 
 def _check_times(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an array of which each time is one of Arrow's; others as they are. A later step could not name it."""
+    """Return an array, after a check that Arrow can hold its times: a later step could not name the array's source."""
     if values.dtype.kind in "mM" and arrow.get_optional() is not None:
         try:
             arrow.convert_times(values)
@@ -61,7 +60,7 @@ def _check_times(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _unmask(values: np.ma.MaskedArray[Any, Any]) -> object:
-    """Return a masked array's values, with missing ones where they are masked."""
+    """Return a masked array's values. Masked values become missing ones."""
     if values.ndim == 1:
         return values.tolist()
     if not np.ma.is_masked(values):
@@ -75,8 +74,8 @@ def _unmask(values: np.ma.MaskedArray[Any, Any]) -> object:
 
 
 def build_from_values(values: Sequence[Any]) -> Column:
-    """Return one Python value for each row as a column. Lists stay lists; arrays of one shape, and tensors of a
-    framework, become an array with an axis more."""
+    """Return a column with one Python value for each row. Lists stay lists. Arrays of one shape, and tensors of a
+    framework, become an array with one more axis."""
     values = [_open_tensor(value) for value in values]
     if (pandas := sys.modules.get("pandas")) is not None and hasattr(pandas, "NaT"):
         values = [None if value is pandas.NaT or value is pandas.NA else value for value in values]
@@ -99,7 +98,7 @@ def build_from_values(values: Sequence[Any]) -> Column:
 
 
 def _build_numbers(values: Sequence[Any]) -> npt.NDArray[Any] | None:
-    """Return numbers as an array; None if no type of numpy's holds each as it is."""
+    """Return numbers as an array; None if no type of numpy's holds each number exactly."""
     found = np.array(values)
     if found.dtype.kind == "f" and not any(isinstance(value, float | np.floating) for value in values):
         if not 0 <= min(values) <= max(values) < 1 << 64:
@@ -113,17 +112,17 @@ def _build_numbers(values: Sequence[Any]) -> npt.NDArray[Any] | None:
 
 
 _EXACT: Final = 1 << 53
-"""Up to here each whole number is a float."""
+"""Up to this number, a float holds each whole number exactly."""
 
 
 def _build_times(values: Sequence[Any]) -> Column:
-    """Return numpy's times, and None where one is missing, as a column."""
+    """Return a column of numpy's times, with None for a missing one."""
     there = [value for value in values if value is not None and not np.isnat(value)]
     try:
         unit = np.result_type(*(value for value in values if value is not None))
         found = np.array([np.array("NaT" if value is None else value, unit) for value in values])
         changed = [value for value in there if value.astype(unit).astype(value.dtype) != value]
-    except OverflowError:  # numpy has no unit for them
+    except OverflowError:  # numpy has no common unit for them
         changed = there
     if changed:
         raise TypeError(f"times of which numpy has no unit: {changed[0]!r} beside {there[0]!r} or others")
@@ -133,7 +132,7 @@ def _build_times(values: Sequence[Any]) -> Column:
 
 
 def _open_tensor(value: object) -> object:
-    """Return the tensor of a framework as an array, and everything else as it is."""
+    """Return a framework's tensor as an array, and any other value unchanged."""
     is_tensor = hasattr(value, "__array__") and hasattr(value, "shape") and hasattr(value, "dtype")
     return np.asarray(value) if is_tensor and not isinstance(value, np.ndarray | np.generic) else value
 
@@ -149,31 +148,31 @@ def _pack(values: npt.NDArray[Any]) -> Column:
 
 
 def length(column: Column) -> int:
-    """Return how many rows there are."""
+    """Return the number of rows."""
     return len(column)
 
 
 def count_bytes(column: Column) -> int:
-    """Return how much memory the values take; of objects, a guess."""
+    """Return the memory of the values in bytes. For objects it is a guess."""
     if isinstance(column, np.ndarray) and column.dtype.hasobject:
         return sum(getattr(value, "nbytes", 0) or sys.getsizeof(value) for value in column.flat)
     return int(column.nbytes)
 
 
 def cut(column: Column, start: int, stop: int) -> Column:
-    """Return rows that follow one another, without a copy."""
+    """Return consecutive rows, without a copy."""
     return column[start:stop] if isinstance(column, np.ndarray) else column.slice(start, stop - start)
 
 
 def pick(column: Column, rows: npt.NDArray[np.int64]) -> Column:
-    """Return a copy of some rows, in the order in which they are given."""
+    """Return a copy of the rows with these numbers, in this order."""
     return (
         column.take(rows, axis=0) if isinstance(column, np.ndarray) else column.take(arrow.load("A column").array(rows))
     )
 
 
 def join(name: str, parts: Sequence[Column]) -> Column:
-    """Return a copy of columns one behind the other."""
+    """Return a copy of several columns, one after the other."""
     if all(isinstance(part, np.ndarray) for part in parts):
         joined = _join_arrays(parts)
         if joined is not None:
@@ -192,17 +191,17 @@ def join(name: str, parts: Sequence[Column]) -> Column:
 
 
 def find_kind(column: Column) -> Type:
-    """Return Arrow's type of a column; None if it has none."""
+    """Return Arrow's type of a column; None if Arrow has no type for it."""
     return arrow.find_type(column.dtype, column.shape[1:]) if isinstance(column, np.ndarray) else column.type
 
 
 def _is_gone(column: Column) -> bool:
-    """Return whether there is no value at all."""
+    """Return whether all values of a column are missing."""
     return isinstance(column, np.ndarray) and column.dtype.kind == "O" and all(value is None for value in column)
 
 
 def _join_arrays(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any] | None:
-    """Return arrays one behind the other; None if Arrow has to see what becomes of them."""
+    """Return a single array of several, one after the other; None if Arrow has to find the common type."""
     same = len({part.shape[1:] for part in parts}) == 1 and len({part.dtype.kind for part in parts}) == 1
     is_plain = same and (parts[0].dtype.kind not in "mM" or len({part.dtype for part in parts}) == 1)
     return np.concatenate(parts) if is_plain else None
@@ -217,12 +216,12 @@ def _build_mismatch(name: str, parts: Sequence[Column]) -> TypeError:
 
 
 def copy(column: Column) -> Column:
-    """Return a column that holds its own values and no others'."""
+    """Return a copy of a column that shares no memory with others."""
     return column.copy() if isinstance(column, np.ndarray) else arrow.compact(column)
 
 
 def protect(column: Column) -> Column:
-    """Return a column that nobody can write into by mistake."""
+    """Return a read-only view of a column, to guard against accidental writes."""
     if not isinstance(column, np.ndarray) or not column.flags.writeable:
         return column
     view = column.view()
@@ -231,12 +230,12 @@ def protect(column: Column) -> Column:
 
 
 def own(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an array that can be written to."""
+    """Return a writable array: the same array, or a copy of a read-only one."""
     return array if array.flags.writeable else array.copy()
 
 
 def to_numpy(column: Column) -> npt.NDArray[Any]:
-    """Return a column as numpy has it, without a copy where that can be."""
+    """Return a column as a numpy array, without a copy where possible."""
     if not isinstance(column, np.ndarray):
         return arrow.to_numpy(column)
     if (
@@ -249,7 +248,7 @@ def to_numpy(column: Column) -> npt.NDArray[Any]:
 
 
 def _stack(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return lists of equal length as an array with an axis more; others as they are."""
+    """Return lists of equal length as one array with one more axis; other values unchanged."""
     arrays = (
         [np.asarray(value) for value in column]
         if len({len(value) if np.ndim(value) else -1 for value in column}) == 1
@@ -261,7 +260,7 @@ def _stack(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def to_values(column: Column) -> list[object]:
-    """Return one Python value for each row: numbers as Python's, longer axes as arrays of the row's own."""
+    """Return one Python value for each row: a Python number, or an array of its own for a row with axes."""
     if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "mM":
         held: Any = arrow.get_optional_array(arrow.convert_times(column))
         if held is None:
@@ -270,25 +269,26 @@ def to_values(column: Column) -> list[object]:
     if not isinstance(column, np.ndarray):
         try:
             values: list[Any] = arrow.list_tensors(column) if arrow.is_tensor(column) else column.to_pylist()
-        except OverflowError:  # a time of which Python's have not the year
+        except OverflowError:  # a time whose year Python's types cannot hold
             values = [None if np.isnat(value) else value for value in arrow.to_numpy(column)]
         return values
     return column.tolist() if column.ndim == 1 else [row.copy() for row in column]
 
 
 def restore(found: Column, original: Column, view: Callable[[Column], object], *, keeps_zones: bool) -> Column:
-    """Return a column that a function has returned as the one that it was given, as far as it is that one.
+    """Return the original column if a function has returned it unchanged; else the returned one, in the original's type
+    where possible.
 
-    A view cannot hold all that a column does: numpy has no whole numbers beside missing ones, no zones, no decimals of
-    a width. What comes back as the view had it is the column itself, whatever the view could not hold. What does not,
-    such as some of its rows, gets the column's type, where only that says how texts, bytes, decimals, dates, times of
-    day, categories, or the zones of times are kept, and each value fits.
+    A batch format cannot hold all that a column does: numpy has no whole numbers beside missing ones, no time zones, no
+    decimals of a width. If the returned values equal the original as seen through the format, the original is returned.
+    Other values, such as a part of the rows, get the original's type if each of them fits. This is done only for texts,
+    bytes, decimals, dates, times of day, categories and the zones of times, whose values do not show how they are kept.
 
     Args:
-        found: The column, made of what was returned.
-        original: The column of that name, or of that memory, that the function was given.
-        view: What makes the view of a column.
-        keeps_zones: Whether times in the view have their zones; if not, they are in UTC.
+        found: The column, built from the returned values.
+        original: The column that the function received under this name, or in this memory.
+        view: Returns a column as the batch format shows it.
+        keeps_zones: Whether times have their zones in the format. If not, they are in UTC.
     """
     if arrow.get_optional() is None or find_type(found) == find_type(original):
         return found
@@ -298,7 +298,7 @@ def restore(found: Column, original: Column, view: Callable[[Column], object], *
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Return whether two columns, or two values, are of one type and equal to the bit; a NaN is equal to a NaN."""
+    """Return whether two columns or values have the same type and equal bits. A NaN equals a NaN."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         if one.dtype != other.dtype or one.shape != other.shape:
             return False
@@ -319,14 +319,14 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def is_mutable(column: Column) -> bool:
-    """Return whether a user may change the values of a row: lists, dicts and arrays."""
+    """Return whether the values of a row are lists, dicts or arrays, which a user may change."""
     if isinstance(column, np.ndarray):
         return column.ndim > 1 or column.dtype.hasobject
     return arrow.is_tensor(column) or arrow.load("A column").types.is_nested(column.type)
 
 
 def check_numbers(name: str, array: npt.NDArray[Any], aim: str, remedy: str) -> None:
-    """Raise if a column holds no numbers."""
+    """Raise if a column does not hold numbers."""
     if array.dtype.kind in "biufc":
         return
     shapes = {np.shape(value) for value in array} if array.dtype.kind == "O" else set()
@@ -343,31 +343,31 @@ def check_numbers(name: str, array: npt.NDArray[Any], aim: str, remedy: str) -> 
 
 
 def find_type(column: Column) -> Type:
-    """Return what a column holds."""
+    """Return the type of a column."""
     return (column.dtype, column.shape[1:]) if isinstance(column, np.ndarray) else column.type
 
 
 @final
 @dataclass(frozen=True)
 class Unfilled:
-    """The type of a column of which each value is missing, so that it fits beside every other."""
+    """The type of a column that has only missing values. Such a column joins with a column of any type."""
 
     kind: Type
 
 
 def find_filling(column: Column) -> Type | Unfilled:
-    """Return what a column holds, and whether it holds a value at all."""
+    """Return the type of a column, as `Unfilled` if the column has no value."""
     kind = find_type(column)
     return Unfilled(kind) if getattr(column, "null_count", 0) == len(column) else kind
 
 
 def repeat(value: object, count: int) -> Column:
-    """Return a column of one value."""
+    """Return a column that repeats one value."""
     return build_from_values([value] * count)
 
 
 def find_changes(column: Column) -> npt.NDArray[np.bool_]:
-    """Return of each row but the first whether it has another value than the one before. Missing values are equal."""
+    """Return, for each row but the first, whether its value differs from the one before. Missing values are equal."""
     if not isinstance(column, np.ndarray):
         return arrow.find_changes(column)
     last, this = column[:-1], column[1:]
@@ -382,17 +382,17 @@ def find_changes(column: Column) -> npt.NDArray[np.bool_]:
 
 
 def is_missing(value: object) -> bool:
-    """Tell whether a value is None or NaN, of whatever kind."""
+    """Return whether a value is missing: None, or NaN of any type."""
     return value is None or bool(value != value)  # noqa: PLR0124 (NaN alone differs from itself)
 
 
 def is_number(kind: str) -> bool:
-    """Return whether a type, by the name that `describe` gives it, is one of numbers."""
+    """Return whether a type's name, as `describe` returns it, is that of a type of numbers."""
     return kind.startswith(("int", "uint", "float", "double", "halffloat", "decimal")) and not kind.endswith("]")
 
 
 def describe(column: Column) -> str:
-    """Return a column's type, such as ``float32[28, 28]`` or ``string``."""
+    """Return the name of a column's type, such as ``float32[28, 28]`` or ``string``."""
     if not isinstance(column, np.ndarray):
         return str(column.type)
     inner = ", ".join(map(str, column.shape[1:]))

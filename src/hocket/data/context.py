@@ -1,4 +1,4 @@
-"""The settings of data sets, under Ray's name of their module."""
+"""The settings of datasets, under Ray's name of their module."""
 
 from hocket.data.settings import DataContext as DataContext
 from hocket.data.settings import ExecutionOptions as ExecutionOptions

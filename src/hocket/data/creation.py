@@ -1,4 +1,4 @@
-"""Datasets of values that the program has."""
+"""Datasets of values that the program holds."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hocket.data.sources import custom, programs
 from hocket.data.spark import receiving
 
 MOST_ROWS: Final = 1 << 50
-"""How many numbers `range` gives at most: their blocks have to be counted."""
+"""Largest number of rows of `range`. The limit keeps the number of blocks countable."""
 
 
 def _plan(reads: Sequence[block_reads.Read]) -> dataset.Dataset:
-    """Return a data set of what is read later, in functions that call something else ``dataset``."""
+    """Return a dataset of reads. For functions in which the name ``dataset`` is an argument."""
     return dataset.Dataset(reads)
 
 
@@ -34,7 +34,7 @@ def _build(block: blocks.Block, num_blocks: int | None) -> dataset.Dataset:
 
 
 def _build_parts(parts: Sequence[blocks.Block], num_blocks: int | None) -> dataset.Dataset:
-    """Return a data set of blocks: as one, which is cut; or, if their columns are of several types, each as it is."""
+    """Return a dataset of blocks: joined and cut anew; or, if types differ and no number is given, each cut alone."""
     kinds = [{name: columns.find_kind(column) for name, column in part.columns.items()} for part in parts]
     several = any(one.keys() == kinds[0].keys() and one != kinds[0] for one in kinds)
     if num_blocks is not None or not several or any(None in one.values() for one in kinds):
@@ -46,7 +46,7 @@ def _build_parts(parts: Sequence[blocks.Block], num_blocks: int | None) -> datas
 def _build_joined(
     given: object, is_one: Callable[[object], bool], words: tuple[str, str, str], num_blocks: int | None
 ) -> dataset.Dataset:
-    """Return a data set of a table, or a list of them. The words are the caller, what it takes, and what to write."""
+    """Return a dataset of a table or a list of tables. `words` are the caller, the wanted kind, and the remedy."""
     caller, kind, remedy = words
     parts = given if isinstance(given, list | tuple) else [given]
     if not parts:
@@ -61,16 +61,16 @@ def _build_joined(
 
 
 def from_items(items: Sequence[object], *, override_num_blocks: int | None = None) -> dataset.Dataset:
-    """Return a data set of rows that the program has.
+    """Return a dataset of rows that the program holds.
 
     Args:
-        items: Each a dict of values by column; or other values, which make a column named ``item``. Arrays of one shape
+        items: Dicts of values by column; or other values, which become a column named ``item``. Arrays of one shape
             become one array.
-        override_num_blocks: Into how many blocks they are cut. Default: by their size.
+        override_num_blocks: Number of blocks. Default: chosen by size.
 
     Raises:
-        TypeError: It is no list, or some items are dicts and others are not.
-        ValueError: Two rows have different columns.
+        TypeError: `items` is not a list, or some items are dicts and others are not.
+        ValueError: The rows have no column.
 
     Example:
         >>> from hocket import data
@@ -93,17 +93,17 @@ def from_numpy(
     *,
     override_num_blocks: int | None = None,
 ) -> dataset.Dataset:
-    """Return a data set of arrays, whose first axis is the rows.
+    """Return a dataset of arrays, whose first axis is the rows.
 
-    The arrays are not copied: leave them as they are while the data set is in use.
+    The arrays are not copied: do not change them while the dataset is in use.
 
     Args:
-        ndarrays: One array, which makes a column named ``data``; a list of them, one behind the other; or a dict of
-            columns, which Ray does not take.
-        override_num_blocks: Into how many blocks they are cut. Default: by their size.
+        ndarrays: One array, which becomes a column named ``data``; a list of arrays, one after the other; or a dict of
+            columns, which Ray does not accept.
+        override_num_blocks: Number of blocks. Default: chosen by size.
 
     Raises:
-        TypeError: It is no array.
+        TypeError: A value is not an array.
         ValueError: Columns have different lengths.
 
     Example:
@@ -126,11 +126,11 @@ def from_numpy(
 
 
 def from_pandas(dfs: object, override_num_blocks: int | None = None) -> dataset.Dataset:
-    """Return a data set of a pandas DataFrame, or a list of them. The index is left behind.
+    """Return a dataset of a pandas DataFrame, or of a list of them. The index is dropped.
 
     Raises:
-        TypeError: It is no DataFrame.
-        ValueError: Two have different columns.
+        TypeError: A value is not a DataFrame.
+        ValueError: Two columns of a DataFrame have the same name.
     """
     return _build_joined(
         dfs, frames.is_frame, ("from_pandas()", "a DataFrame", "from_pandas(pd.DataFrame(...))"), override_num_blocks
@@ -138,11 +138,11 @@ def from_pandas(dfs: object, override_num_blocks: int | None = None) -> dataset.
 
 
 def from_arrow(tables: object, *, override_num_blocks: int | None = None) -> dataset.Dataset:
-    """Return a data set of an Arrow table, or a list of them.
+    """Return a dataset of an Arrow table, or of a list of tables.
 
     Raises:
-        TypeError: It is no table.
-        ValueError: Two have different columns.
+        TypeError: A value is not a table.
+        ValueError: Two columns of a table have the same name.
     """
     pa = arrow.load("from_arrow()")
     words = ("from_arrow()", "an Arrow table", "from_arrow(pa.table(...))")
@@ -150,10 +150,10 @@ def from_arrow(tables: object, *, override_num_blocks: int | None = None) -> dat
 
 
 def from_blocks(blocks: Sequence[object]) -> dataset.Dataset:
-    """Return a data set of Arrow tables, data frames, or dicts of arrays, each of which is a block.
+    """Return a dataset of Arrow tables, data frames or dicts of arrays. Each becomes a block.
 
     Raises:
-        TypeError: One is none of these.
+        TypeError: A value is none of these.
     """
     return dataset.Dataset(
         [block_reads.Held(_read_block(one)) for one in blocks] or [block_reads.Held(_read_block(None))]
@@ -165,30 +165,30 @@ def _read_block(given: object) -> blocks.Block:
 
 
 def from_arrow_refs(tables: object) -> dataset.Dataset:
-    """Return a data set of references on Arrow tables; each is a block. See `Dataset.to_arrow_refs`.
+    """Return a dataset of references to Arrow tables. Each table becomes a block. See `Dataset.to_arrow_refs`.
 
     Raises:
-        TypeError: One is no reference. An object that is no table raises when rows are read.
+        TypeError: A value is not a reference. An object that is not a table raises when rows are read.
     """
     return dataset.Dataset(references.list_reads(tables, "from_arrow_refs()"))
 
 
 def from_pandas_refs(dfs: object) -> dataset.Dataset:
-    """Return a data set of references on data frames; see `from_arrow_refs`."""
+    """Return a dataset of references to data frames. See `from_arrow_refs`."""
     return dataset.Dataset(references.list_reads(dfs, "from_pandas_refs()"))
 
 
 def from_numpy_refs(ndarrays: object) -> dataset.Dataset:
-    """Return a data set of references on arrays, whose first axis is the rows, as the column ``data``; or on dicts of
-    them. See `from_arrow_refs`."""
+    """Return a dataset of references to arrays, whose first axis is the rows, in the column ``data``; or of references
+    to dicts of arrays. See `from_arrow_refs`."""
     return dataset.Dataset(references.list_reads(ndarrays, "from_numpy_refs()"))
 
 
 def range(n: int, *, override_num_blocks: int | None = None) -> dataset.Dataset:
-    """Return a data set of the numbers from 0 to ``n - 1``, in a column named ``id``.
+    """Return a dataset of the numbers from 0 to ``n - 1``, in a column named ``id``.
 
     Raises:
-        ValueError: `n` is no whole number, or negative.
+        ValueError: `n` is not a whole number, is negative, or is larger than 2**50.
 
     Example:
         >>> from hocket import data
@@ -207,15 +207,15 @@ def range(n: int, *, override_num_blocks: int | None = None) -> dataset.Dataset:
 
 
 def range_tensor(n: int, *, shape: tuple[int, ...] = (1,), override_num_blocks: int | None = None) -> dataset.Dataset:
-    """Return a data set of whole numbers from 0, each in an array, as the column ``data``.
+    """Return a dataset of the numbers from 0 to ``n - 1``, each spread over an array, in a column named ``data``.
 
     Args:
-        n: How many.
+        n: Number of rows.
         shape: The shape of a row's array.
-        override_num_blocks: Into how many blocks they are cut. Default: by their size.
+        override_num_blocks: Number of blocks. Default: chosen by size.
 
     Raises:
-        ValueError: `n` or a size of the shape is no whole number, or negative.
+        ValueError: `n` or a size in `shape` is not a whole number, or is negative.
 
     Example:
         >>> from hocket import data
@@ -238,14 +238,14 @@ def _spread(shape: tuple[int, ...], block: blocks.Block) -> blocks.Block:
 
 
 def from_generators(generators: Sequence[Callable[[], Iterable[object]]]) -> dataset.Dataset:
-    """Return a data set of what functions yield, one after the other. Each runs in a task of its own.
+    """Return a dataset of the values that functions yield, one function after the other. Each runs in its own task.
 
     Args:
         generators: Functions without arguments, such as ``functools.partial(read, "file")``. They yield rows, which are
             dicts of values, or batches.
 
     Raises:
-        TypeError: One is no function.
+        TypeError: A value is not a function.
 
     Example:
         >>> from hocket import data
@@ -273,18 +273,18 @@ def read_datasource(
     concurrency: int | None = None,
     compute: object = None,
 ) -> dataset.Dataset:
-    """Return a data set of a source that a user has written.
+    """Return a dataset of a user's own source.
 
     Args:
-        datasource: Its tasks are asked for now, and each is read when rows are asked for, in a task.
+        datasource: The source. It lists its read tasks now. Each read task runs in a task when rows are requested.
         parallelism: Ray's older word for `override_num_blocks`.
-        override_num_blocks: How many tasks the source is asked for. Default: 8.
+        override_num_blocks: Number of read tasks that the source should make. Default: 8.
         ray_remote_args: For programs written for Ray: has no effect.
-        concurrency: The same.
-        compute: The same.
+        concurrency: For programs written for Ray: has no effect.
+        compute: For programs written for Ray: has no effect.
 
     Raises:
-        TypeError: It is no source.
+        TypeError: The value is not a source.
 
     Example:
         >>> from hocket import data
@@ -308,17 +308,17 @@ def read_sql(
     override_num_blocks: int | None = None,
     **of_ray: object,
 ) -> dataset.Dataset:
-    """Return a data set of the rows of a query. A task sends it when rows are read.
+    """Return a dataset of the rows of a query. One task sends the query when rows are read.
 
     Args:
         sql: The query.
-        connection_factory: Returns a connection, as Python's interface of databases has it (PEP 249).
-        sql_params: Its parameters, in the database's own form.
+        connection_factory: Returns a connection that follows Python's database interface (PEP 249).
+        sql_params: Parameters of the query, in the database's own form.
         override_num_blocks: For programs written for Ray: has no effect. One task reads the query.
-        **of_ray: Keywords of Ray's that say which tasks read it: they have no effect.
+        **of_ray: Ray's keywords that choose the tasks. They have no effect.
 
     Raises:
-        TypeError: The factory is no function.
+        TypeError: `connection_factory` is not a function.
 
     Example:
         >>> import hocket, sqlite3, tempfile
@@ -341,16 +341,15 @@ def read_sql(
 
 
 def from_torch(dataset: object, local_read: bool = False, *, override_num_blocks: int | None = None) -> dataset.Dataset:
-    """Return a data set of one of PyTorch's. Its items are made in tasks; those that are no dicts are the column
-    ``item``.
+    """Return a dataset of a PyTorch dataset. Tasks make its items. Items that are not dicts fill the column ``item``.
 
     Args:
-        dataset: Something with a length and items, or something to loop over.
+        dataset: An object with a length and items, or one to loop over.
         local_read: For programs written for Ray: has no effect.
-        override_num_blocks: Into how many blocks it is cut.
+        override_num_blocks: Number of blocks.
 
     Raises:
-        TypeError: It is neither.
+        TypeError: `dataset` is neither.
 
     Example:
         >>> from hocket import data
@@ -358,7 +357,7 @@ def from_torch(dataset: object, local_read: bool = False, *, override_num_blocks
         [{'x': 1}, {'x': 2}]
     """
     reading.check_count("override_num_blocks", override_num_blocks, 1)
-    loops = any(kind.__name__ == "IterableDataset" for kind in type(dataset).__mro__)  # of PyTorch: it has no items
+    loops = any(kind.__name__ == "IterableDataset" for kind in type(dataset).__mro__)  # PyTorch's, which has no items
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__") and not loops:
         count = override_num_blocks or max(1, min(8, len(dataset) >> 8))
         cuts = block_reads.cut_evenly(len(dataset), count)
@@ -374,35 +373,36 @@ def _loop_items(source: Iterable[object]) -> Iterator[object]:
 
 
 def from_spark(df: object, *, path: str | os.PathLike[str] | None = None) -> dataset.Dataset:
-    """Have Spark write a data frame as Parquet files now, and return a data set that reads them.
+    """Let Spark write a data frame as Parquet files now, and return a dataset that reads these files.
 
-    Its executors write, and only files of tasks that Spark has committed count: a task that is done again, or twice,
-    gives its rows once. They must have as many rows as Spark has counted. Their digests are noted in the folder, and a
-    file that is changed or gone later is named when it is read.
+    Spark's executors write the files. Only files of tasks that Spark has committed count, so a task that runs again, or
+    twice, adds its rows once. The files must have as many rows as Spark has counted. Their digests are noted in the
+    folder. A file that is changed or missing later is named when it is read.
 
     Args:
         df: The ``DataFrame``.
-        path: A folder, empty or not there, that Spark's machines and this one see: ``s3a://bucket/rows``. It stays;
-            `hocket.spark.read` reads it again. Default, if Spark runs on this machine alone: one among its temporary
-            files, removed when this process ends.
+        path: A folder, empty or new, that Spark's machines and this one can reach: ``s3a://bucket/rows``. It stays, and
+            `hocket.spark.read` reads it again. Default, if Spark runs on this machine alone: a temporary folder, which
+            is removed when this process ends.
 
     Raises:
-        TypeError: It is no data frame of Spark's, or a column is of a type that files do not keep, such as an interval.
-        ValueError: No path is given, and Spark runs on other machines.
+        TypeError: `df` is not a data frame of Spark's, or files cannot keep a column's type, such as an interval.
+        ValueError: Spark runs on other machines, and no path is given.
         FileExistsError: The folder has files.
-        OSError: Not all that Spark has written is there: its machines see another folder.
+        OSError: Some files of Spark's are not in the folder: its machines see another folder.
         MissingExtraError: PySpark is not installed.
     """
     return dataset.Dataset(receiving.receive(df, path))
 
 
 def from_tf(dataset: object) -> dataset.Dataset:
-    """Return a data set of a ``tf.data.Dataset``, which is read here and now.
+    """Return a dataset of a ``tf.data.Dataset``, which is read here and now.
 
-    Elements that are dicts become columns of these names, others the column ``item``, or ``item_0`` and so on.
+    Dict elements become columns of these names. Tuples become the columns ``item_0``, ``item_1`` and so on, and other
+    elements the column ``item``.
 
     Raises:
-        TypeError: It is none.
+        TypeError: `dataset` is not a ``tf.data.Dataset``.
     """
     if not hasattr(dataset, "as_numpy_iterator"):
         raise TypeError(f"from_tf() takes a tf.data.Dataset, but received {dataset!r:.80}.")
@@ -416,15 +416,15 @@ def from_tf(dataset: object) -> dataset.Dataset:
 
 
 def from_huggingface(dataset: Any, *, override_num_blocks: int | None = None) -> dataset.Dataset:
-    """Return a data set of one of Hugging Face's.
+    """Return a dataset of a Hugging Face dataset.
 
     Args:
-        dataset: A ``datasets.Dataset``, whose rows are read as Arrow has them, or an ``IterableDataset``, which is
-            read in a task.
-        override_num_blocks: Into how many blocks it is cut.
+        dataset: A ``datasets.Dataset``, whose rows are read as Arrow tables, or an ``IterableDataset``, which a task
+            reads.
+        override_num_blocks: Number of blocks.
 
     Raises:
-        TypeError: It is neither; of a ``DatasetDict``, choose a split.
+        TypeError: `dataset` is neither. For a ``DatasetDict``, choose a split.
     """
     reading.check_count("override_num_blocks", override_num_blocks, 1)
     if isinstance(dataset, Mapping):

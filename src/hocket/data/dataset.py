@@ -1,4 +1,4 @@
-"""Datasets: rows in blocks, and the plan of what is done to them."""
+"""Datasets: rows in blocks, and the plan of the operations on them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ T = TypeVar("T")
 @keywords.guard_methods
 @final
 class Dataset:
-    """Rows in blocks, and the plan of what is done to them. Made by `from_items`, `read_parquet` and their like.
+    """Rows in blocks, and the plan of the operations on them. Made by `from_items`, `read_parquet` and the like.
 
-    A data set is a plan. It never changes: each method returns another one, and no step runs before rows are requested.
-    Then blocks stream through tasks of the session, in their order, as many at a time as `ExecutionOptions` allow; each
-    time anew, unless it was materialised.
+    A dataset is a plan. It never changes: each method returns another dataset, and no step runs before rows are
+    requested. Then blocks stream through tasks of the session, in their order, as many at a time as `ExecutionOptions`
+    allow. Each request executes the plan anew, unless the dataset was materialised.
 
     Args:
-        reads: Where the blocks come from.
-        ops: What is done to them.
+        reads: The sources of the blocks.
+        ops: The operations on them.
 
     Example:
         >>> from hocket import data
@@ -54,7 +54,7 @@ class Dataset:
         facts["blocks"] = "not known before they are made" if sizes is None else f"{len(sizes):,}"
         if self._plan.ops:
             facts["steps"] = ", ".join(plan.describe(op) for op in self._plan.ops)
-        schema = self.schema(fetch_if_missing=False)  # nothing is executed to be shown
+        schema = self.schema(fetch_if_missing=False)  # showing a dataset must not execute it
         if schema is not None:
             facts["columns"] = ", ".join(
                 f"{name}: {kind}" for name, kind in zip(schema.names, schema.types, strict=True)
@@ -112,7 +112,7 @@ class Dataset:
     union = tables.union
     zip = tables.zip_columns
 
-    # --- its execution ------------------------------------------------------------------------------------------------
+    # --- execution ----------------------------------------------------------------------------------------------------
 
     iter_batches = batches.iter_batches
     iter_torch_batches = batches.iter_torch_batches
@@ -164,11 +164,11 @@ class Dataset:
     write_datasink = writers.write_datasink
 
     def iterator(self) -> Dataset:
-        """Return what has `iter_batches`: the data set itself. Here for programs written for Ray."""
+        """Return the dataset itself, which has `iter_batches`. For programs written for Ray."""
         return self
 
     def materialize(self) -> Dataset:
-        """Execute the plan and return its rows as a data set that has them, in the session's memory.
+        """Execute the plan, and return a dataset whose rows are in the session's memory.
 
         Example:
             >>> from hocket import data
@@ -205,7 +205,7 @@ class Dataset:
             if batching.shuffle_buffer is not None:
                 stream = reading.mix(stream, batching.shuffle_buffer, batching.shuffle_seed or 0)
             cut = reading.cut_batches(stream, batching.batch_size, drop_last=batching.drop_last)
-            # Where all is done in one thread at a time, another one could wait for a task that waits for it.
+            # Where one thread at a time does all the work, a thread ahead could wait for a task that waits for it.
             ahead = 0 if "parallelism" in session.get_limits() else batching.prefetch_batches
             batches = (convert(blocks.join([block])) for block in cut)
             return reading.hide_frames(reading.read_ahead(batches, ahead, executed.close))
@@ -215,11 +215,11 @@ class Dataset:
     def build_source(
         self, options: settings.ExecutionOptions | None = None, *, stays_here: bool = False
     ) -> execution.Source:
-        """Execute the plan, and return its rows so that ranks can read them in any order. For trainers.
+        """Execute the plan, and return its rows for reads in any order by ranks. For trainers.
 
         Args:
-            options: How much is worked on at a time.
-            stays_here: Whether only this process will read them, so that blocks which it holds need not go to the
+            options: The limits of the execution.
+            stays_here: Whether only this process will read the rows. Blocks that it holds then need not go to the
                 engine.
         """
         return execution.build_source(self._plan, options or _get_options(), stays_here=stays_here)

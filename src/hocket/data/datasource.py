@@ -1,4 +1,4 @@
-"""Where rows come from and go to, under Ray's names: sources and targets that users write, folders that are columns."""
+"""Users' own datasources and datasinks, and folders that become columns, under Ray's names."""
 
 from hocket._base import missing as _missing
 from hocket.data.sources.choosing import FileShuffleConfig as FileShuffleConfig

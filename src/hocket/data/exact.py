@@ -1,10 +1,10 @@
-"""Sums that do not depend on who added what, in which order.
+"""Sums that do not depend on the order of the values, nor on how ranks share them.
 
-An evaluation on five ranks adds five partial sums, and floats added in another order give another last digit, so the
-number of ranks shows in the result. Here a sum is kept as one whole number of the smallest unit that a float has,
-2**-1074, which loses nothing; it is rounded once, when it is read. It has at most 2,100 bits and grows with the
-logarithm of the count. So any partition of the same values gives the same result, bit for bit: the correctly rounded
-one, as `math.fsum` gives it for a list. The idea of one wide fixed-point number for all floats is U. Kulisch's.
+An evaluation on five ranks adds five partial sums. Floats that are added in another order give another last digit, so
+the result shows the number of ranks. Here a sum is one whole number, in units of the smallest float, 2**-1074. This
+loses nothing: the sum is rounded once, when it is read. It has at most 2,100 bits, and grows with the logarithm of the
+count. So any partition of the same values gives the same result, bit for bit: the correctly rounded one, as `math.fsum`
+gives it for a list. The idea of one wide fixed-point number for all floats is U. Kulisch's.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ _UNIT_BITS = 1074
 """A float is a whole number of times 2**-1074."""
 
 _DIGITS = 53
-"""How many bits a float's digits have."""
+"""Number of bits of a float's digits."""
 
 _HALF = 27
-"""How many of them the lower half has."""
+"""Number of these bits in the lower half."""
 
 _CHUNK = 1 << 20
-"""How many values are added at once. Halves of 27 bits, added as often, stay below 2**53, so that floats hold them
-exactly."""
+"""Largest number of values that are added at once. The sum of as many halves of 27 bits stays below 2**53, so floats
+hold it exactly."""
 
 
 @final
 class ExactMean:
-    """A mean whose last digit does not depend on the number of ranks, nor on the batch size.
+    """A mean whose last digit depends neither on the number of ranks nor on the batch size.
 
-    Each rank adds the values of its rows, with the weights of its slices if they were padded; then the ranks' objects,
+    Each rank adds the values of its rows, with the weights of its slices if these were padded. Then the ranks' objects,
     which can be pickled, are merged in any order.
 
     Example:
@@ -57,19 +57,19 @@ class ExactMean:
 
     @property
     def count(self) -> int:
-        """How many values count."""
+        """Number of values that count."""
         return self._count
 
     def add(self, values: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> None:
         """Add values, one for each row.
 
         Args:
-            values: Numbers or bools. Each is taken as the float64 that it is.
-            weights: 0 for what shall not count and 1 for what shall, as `Slice.weights`. All count if there are none.
-                Where it is 0 the value may be anything, also NaN.
+            values: Numbers or bools, taken as float64.
+            weights: 1 for a value that counts and 0 for one that does not, as in `Slice.weights`. Default: all count.
+                A value with weight 0 may be anything, also NaN.
 
         Raises:
-            ValueError: There is not one weight for each value, a weight is neither 0 nor 1, or a value that counts is
+            ValueError: The numbers of weights and values differ, a weight is neither 0 nor 1, or a value that counts is
                 not finite.
 
         Example:
@@ -105,7 +105,7 @@ class ExactMean:
             self._units += _sum_units(numbers[start : start + _CHUNK])
 
     def merge(self, other: Self) -> Self:
-        """Add what another one has added, and return this one.
+        """Add the values of another mean, and return this mean.
 
         Example:
             >>> from hocket.data import ExactMean

@@ -1,4 +1,4 @@
-"""Errors of data sets, under Ray's names of them and of their module."""
+"""Errors of datasets, under Ray's names of the errors and of their module."""
 
 from hocket.exceptions import SystemError as SystemException
 from hocket.exceptions import UserCodeException

@@ -1,25 +1,24 @@
 """The sample ledger: which rows each rank takes at each step.
 
-*Problem.* Usually each rank shuffles a list of all rows, takes every n-th and counts on the others to do the same. Then
-the world size is part of the order, the last rows are repeated or dropped so that the counts agree, and going on in the
-middle of an epoch means reading everything before it, or repeating it.
+*Problem.* Usually each rank shuffles a list of all rows, takes every n-th, and counts on the others to do the same. The
+order then depends on the world size, and the last rows are repeated or dropped to make the counts agree. To go on in
+the middle of an epoch, a run has to read everything before that place, or repeat it.
 
-*What this does.* An epoch is one row of batches for the whole group: the order of the epoch (`hocket.data.order`), cut
-into global batches. A rank's slice is a part of a global batch, and what is left is one number, how many rows of the
-epoch are done. So:
+*Solution.* An epoch is one sequence of batches for the whole group: the order of the epoch (`hocket.data.order`), cut
+into global batches. A rank's slice is a part of a global batch. The place in an epoch is one number, how many rows are
+done. So:
 
-- Ranks take the same number of steps, because steps are counted in global batches and each of these is every rank's.
-- Each row is in one batch, and in one rank's slice of it, because slices are cut from the batch at the same places by
-  all.
-- The world size is in no state. A run that goes on with other ranks cuts the same global batches at other places.
+- Ranks take the same number of steps, because steps are counted in global batches, and every rank has a slice of each.
+- Each row is in one batch, and in one rank's slice of it, because all ranks cut a batch at the same places.
+- No state holds the world size. A run that goes on with other ranks cuts the same global batches at other places.
 - Going on costs nothing, because the rows at a position are computed, not searched for.
 
 *Padding.* The last batch may be short, and a batch may not divide evenly. A rank then has fewer rows than others, or
-none. Slices do not hide it: ``indices`` are the rank's own rows. Who needs the same shape everywhere takes
-``padded_indices`` together with ``weights``, which are zero for what was filled in.
+none. A slice shows this: its ``indices`` are the rank's own rows. Programs that need the same shape everywhere take
+``padded_indices`` together with ``weights``, which are zero for padding.
 
-*Assumptions.* The data set is the same, in the same order, for every rank and after every start; only its length can be
-checked. All ranks move their ledgers alike: the ledger is pure, and sends nothing to anyone.
+*Assumptions.* The dataset is the same, in the same order, for every rank and after every start; only its length can be
+checked. All ranks move their ledgers alike: a ledger is pure, and sends nothing.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ from hocket.data import order
 Weights: TypeAlias = npt.NDArray[np.float32]
 
 _BLOCK_ROWS = 4096
-"""About how many rows `Ledger.slices` computes at once. Measured: a call costs 50 to 70 us for up to 1,024 rows, so
-alone a batch of 64 would cost ten times what it does in company, 5 us; and 4,096 rows are 32 KiB."""
+"""About how many rows `Ledger.slices` computes at once. Measured: a call costs 50 to 70 us for up to 1,024 rows. So a
+batch of 64 alone would cost ten times its 5 us within a larger call; and 4,096 rows are 32 KiB."""
 
 _STATE_KEYS: Final = ("version", "num_rows", "batch_size", "shuffle", "seed", "epoch", "position")
 
@@ -60,43 +59,38 @@ class Slice:
 
     epoch: int
     position: int
-    """How many rows of the epoch come before the global batch. With the epoch it is the batch's name: equal on all
+    """Number of rows of the epoch before the global batch. Epoch and position together identify the batch, on all
     ranks."""
     batch_rows: int
-    """How many rows the global batch has, on all ranks together."""
+    """Number of rows of the global batch, on all ranks together."""
     rank: int
     world_size: int
     width: int
-    """How many rows the longest slice of a full batch has: equal for all ranks and steps."""
+    """Number of rows of the longest slice of a full batch, equal for all ranks and steps."""
     indices: order.Rows
-    """The rows of this rank. In the order of the ranks, they make up the global batch."""
+    """The rows of this rank. The ranks' rows, in the order of the ranks, make up the global batch."""
     filler: int
-    """The row that fills up `padded_indices`: the first one of the global batch, which every rank can read."""
+    """The row that pads `padded_indices`: the first row of the global batch, which every rank can read."""
 
     @property
     def padded_indices(self) -> order.Rows:
-        """The rows of this rank, filled up to `width`.
-
-        To be used with `weights` only: what is filled in is another row's double.
-        """
+        """The rows of this rank, padded to `width`. Use `weights` with them, because the padding repeats a row."""
         padded = np.full(self.width, self.filler, np.int64)
         padded[: len(self.indices)] = self.indices
         return padded
 
     @property
     def weights(self) -> Weights:
-        """For each of `padded_indices`, 1 if it is a row of this rank and 0 if it was filled in."""
+        """For each of `padded_indices`, 1 for a row of this rank and 0 for padding."""
         weights = np.zeros(self.width, np.float32)
         weights[: len(self.indices)] = 1
         return weights
 
     @property
     def loss_scale(self) -> float:
-        """By what to multiply the *sum* of this rank's losses, so that the ranks' average is the mean over the global
-        batch.
+        """The factor for the *sum* of this rank's losses that makes the ranks' average the mean over the global batch.
 
-        Averaging the ranks' means instead, as data-parallel training does, gives the rows of a shorter slice more
-        weight.
+        Data-parallel training averages the ranks' means instead, which gives the rows of a shorter slice more weight.
 
         Example:
             >>> from hocket.data import Ledger
@@ -112,18 +106,18 @@ class Slice:
 
 @final
 class Ledger:
-    """Which rows are in which batch of an epoch, how far the epoch is done, and what each rank takes.
+    """The batches of an epoch, the progress within it, and each rank's rows.
 
-    Every rank has a ledger of its own, made with the same arguments and advanced alike. One costs a few hundred bytes,
+    Every rank has its own ledger, made with the same arguments and advanced alike. A ledger costs a few hundred bytes,
     whatever the number of rows.
 
     Args:
-        num_rows: How many rows the data set has.
-        batch_size: How many rows a *global* batch has: those of all ranks together.
-        seed: Which orders to shuffle into. Every epoch has another one.
-        shuffle: False takes the rows as they stand.
-        drop_last: Whether to leave out the rows at the end of an epoch that do not fill a batch. Which these are
-            changes from epoch to epoch. Otherwise the last batch is short, and ranks may have no row in it.
+        num_rows: Number of rows of the dataset.
+        batch_size: Number of rows of a *global* batch, on all ranks together.
+        seed: Selects the orders. Every epoch has another order.
+        shuffle: Whether to shuffle. False takes the rows as they stand.
+        drop_last: Whether to leave out the rows at the end of an epoch that do not fill a batch. They change from epoch
+            to epoch. Otherwise the last batch is short, and ranks may have no row in it.
 
     Raises:
         TypeError: An argument is not a whole number, or not a bool.
@@ -167,12 +161,12 @@ class Ledger:
 
     @property
     def num_rows(self) -> int:
-        """How many rows the data set has."""
+        """Number of rows of the dataset."""
         return self._num_rows
 
     @property
     def batch_size(self) -> int:
-        """How many rows a global batch has."""
+        """Number of rows of a global batch."""
         return self._batch_size
 
     @property
@@ -182,30 +176,30 @@ class Ledger:
 
     @property
     def position(self) -> int:
-        """How many rows of the epoch are done, on all ranks together."""
+        """Number of rows of the epoch that are done, on all ranks together."""
         return self._position
 
     @property
     def steps_per_epoch(self) -> int:
-        """How many global batches a whole epoch has."""
+        """Number of global batches of a whole epoch."""
         return self._count_steps(self._num_rows)
 
     @property
     def steps_left(self) -> int:
-        """How many global batches the epoch still has: at least one, since the last one begins the next epoch."""
+        """Number of global batches that the epoch still has. At least 1, since the last batch begins the next epoch."""
         return self._count_steps(self._num_rows - self._position)
 
     def _count_steps(self, rows: int) -> int:
         return rows // self._batch_size if self._drop_last else -(-rows // self._batch_size)
 
     def advance(self, steps: int = 1) -> None:
-        """Note that global batches are done. The last one of an epoch begins the next epoch.
+        """Note that global batches are done. The last batch of an epoch begins the next epoch.
 
         Args:
-            steps: How many; they may reach into later epochs.
+            steps: Number of batches. They may reach into later epochs.
 
         Raises:
-            ValueError: The number is negative.
+            ValueError: `steps` is negative.
 
         Example:
             >>> from hocket.data import Ledger
@@ -227,12 +221,12 @@ class Ledger:
         self._position = steps * self._batch_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch. In the epoch itself, stay.
+        """Go to the start of an epoch. Within the current epoch, stay at the position.
 
         So a loop that calls this before each epoch, as with torch's DistributedSampler, can go on in the middle of one.
 
         Raises:
-            ValueError: The number is negative.
+            ValueError: `epoch` is negative.
 
         Example:
             >>> from hocket.data import Ledger
@@ -250,14 +244,14 @@ class Ledger:
     def slice_for(self, rank: int, world_size: int) -> Slice:
         """Return a rank's part of the next global batch. The ledger stays where it is.
 
-        Slices differ by at most one row, the first ranks' being the longer ones.
+        Slices differ by at most one row. The first ranks have the longer ones.
 
         Args:
-            rank: Which part.
-            world_size: Into how many the batch is cut.
+            rank: The rank.
+            world_size: Number of slices of the batch.
 
         Raises:
-            ValueError: The rank is not one of the group.
+            ValueError: The rank or the world size is out of range.
 
         Example:
             >>> from hocket.data import Ledger
@@ -268,19 +262,18 @@ class Ledger:
         return next(self.slices(rank, world_size, stop=1))
 
     def slices(self, rank: int, world_size: int, *, stop: int | None = None) -> Iterator[Slice]:
-        """Give a rank's part of each global batch that the epoch still has. The ledger stays where it is.
+        """Return an iterator over a rank's part of each global batch left in the epoch. The ledger stays where it is.
 
-        That is for whoever reads ahead: `advance` is called when a batch is done, so that a state that is saved knows
-        nothing of batches that were read and not used. What `slices` gives depends only on where the ledger was when it
-        was called.
+        It is made for reading ahead. `advance` is called when a batch is done, so a saved state does not count batches
+        that were read and not used. The slices depend only on the ledger's place at the call of `slices`.
 
         Args:
-            rank: Which part.
-            world_size: Into how many each batch is cut.
-            stop: After how many batches to stop, if the epoch has as many.
+            rank: The rank.
+            world_size: Number of slices of each batch.
+            stop: Largest number of batches. Default: all that the epoch still has.
 
         Raises:
-            ValueError: The rank is not one of the group.
+            ValueError: The rank or the world size is out of range.
 
         Example:
             >>> from hocket.data import Ledger
@@ -308,7 +301,7 @@ class Ledger:
         build = functools.partial(Slice, epoch=epoch, rank=rank, world_size=world_size, width=width)
         last = position + steps * batch_size
         while position < last:
-            # Full batches are cut at the same places, so several are computed in one go.
+            # Full batches are cut at the same places, so one call of `Order.rows` computes several.
             batch_rows = min(batch_size, self._num_rows - position)
             first, end = cut(batch_rows, rank, world_size)
             columns = np.append(
@@ -322,9 +315,10 @@ class Ledger:
                 position += batch_size
 
     def state_dict(self) -> dict[str, int]:
-        """Return where the ledger is, as plain numbers. The number of ranks is not among them.
+        """Return the ledger's place, as plain numbers. The number of ranks is not among them.
 
-        The position counts the batches that `advance` has counted. The rest of the state is there to be compared.
+        The position counts the batches that `advance` has counted. `load_state_dict` compares the values
+        other than epoch and position.
 
         Example:
             >>> from hocket.data import Ledger
@@ -352,15 +346,15 @@ class Ledger:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, rebatch: bool = False) -> None:
-        """Go to where another ledger was, with any number of ranks. Takes no longer in the middle of an epoch.
+        """Go to the place of another ledger, with any number of ranks. The middle of an epoch takes no longer.
 
         The order of rows and the cuts between batches must be the same, otherwise rows would be seen twice or never. A
-        ledger with another ``drop_last`` may go on: only the end of an epoch is another.
+        ledger with another ``drop_last`` may go on: only the end of the epoch differs.
 
         Args:
-            state: What `state_dict` returned.
-            rebatch: Whether the state may be of another batch size. The rows that the epoch still has are then cut
-                anew, each of them still in one batch. For groups whose global batch grows and shrinks with them.
+            state: The result of `state_dict`.
+            rebatch: Whether the state may have another batch size. The rest of the epoch is then cut anew, with each
+                row still in one batch. For groups whose global batch grows and shrinks with their number of ranks.
 
         Raises:
             ValueError: The state is of other data, another order or another batch size; or it is not a ledger's state.
@@ -399,7 +393,7 @@ class Ledger:
                 "set_epoch()."
             )
         self._epoch, self._position = epoch, position
-        if not self.steps_left:  # with drop_last, what is left may fill no batch
+        if not self.steps_left:  # with drop_last, the rest may not fill a batch
             self.set_epoch(epoch + 1)
 
 
@@ -412,19 +406,18 @@ _REMEDIES: Final = {
         "batches of {own}."
     ),
 }
-"""What of a state must be the ledger's own, and what to do if it is not."""
+"""The entries of a state that must equal the ledger's own, and the remedy where they differ."""
 
 
 def cut(num_rows: int, rank: int, world_size: int) -> tuple[int, int]:
-    """Return where a rank's part of a number of rows begins and ends. Parts differ by one row at most, longer ones
-    first."""
+    """Return the begin and end of a rank's part of some rows. Parts differ by at most one row, longer ones first."""
     size, longer = divmod(num_rows, world_size)
     first = rank * size + min(rank, longer)
     return first, first + size + (rank < longer)
 
 
 def _check_whole(name: str, value: SupportsIndex, least: int, most: int | None) -> int:
-    """Return a whole number of any kind, numpy's included, as an int."""
+    """Return a whole number of any type, numpy's included, as an int."""
     if isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be a whole number, but received {value!r}.")
     try:

@@ -1,7 +1,7 @@
-"""Loaders of a rank's rows share a position in the sample ledger, and a loop that moves it.
+"""Loaders of a rank's rows: a position in the sample ledger, and a loop that moves it.
 
-A framework's loader reads batches in the framework's way. `build_cursor` says where it stands, `Positioned` is what a
-program asks it, and a `LedgerLoader` hands its batches to a loop.
+Each framework's loader reads batches in the framework's way. `build_cursor` makes its position, `Positioned` shows the
+position to programs, and a `LedgerLoader` hands batches to a loop.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ def build_cursor(
     drop_last: bool = False,
     where_empty: str = "Look at the data.",
 ) -> cursor_module.Cursor:
-    """Return a rank's place at the begin of its rows.
+    """Return a rank's place at the beginning of its rows.
 
     Args:
-        owner: What has the rows, for messages: ``"The arrays"``.
-        num_rows: How many there are, for all ranks together.
-        batch_size: How many a rank takes in a step; None for one that is no batch.
-        rank: Whose part.
-        world_size: Into how many parts each step is cut.
-        seed: Which orders.
+        owner: Name of the rows' owner, for messages: ``"The arrays"``.
+        num_rows: Number of rows, for all ranks together.
+        batch_size: Number of rows that a rank takes in a step; None: one row, not as a batch.
+        rank: The rank.
+        world_size: Number of slices of each step's rows.
+        seed: Selects the orders.
         shuffle: Whether each epoch has another order.
-        drop_last: Whether rows that fill no step of all ranks are left out.
-        where_empty: What to do if there are no rows at all.
+        drop_last: Whether rows that do not fill a step of all ranks are left out.
+        where_empty: The advice if there are no rows at all.
     """
     together = (batch_size or 1) * world_size
     least = together if drop_last else 1
@@ -59,44 +59,44 @@ def build_cursor(
 
 
 class Positioned:
-    """A loader that knows where it is. All ranks move theirs alike."""
+    """A loader that knows its position. All ranks move their loaders alike."""
 
     _cursor: cursor_module.Cursor | None
 
     def _get_cursor(self, asker: str) -> cursor_module.Cursor:
-        """Return where the loader is.
+        """Return the loader's position.
 
         Args:
-            asker: Who asks, for the message of a loader that does not know.
+            asker: The caller, for the message of a loader without a position.
         """
         assert self._cursor is not None, f"{asker}: this loader always has a position"
         return self._cursor
 
     @property
     def epoch(self) -> int:
-        """The epoch that a loop is in, or else the one that the next loop begins, counted from 0."""
+        """The epoch of the running loop, or else the epoch that the next loop begins, counted from 0."""
         return self._get_cursor("epoch").epoch
 
     @property
     def steps_left(self) -> int:
-        """How many batches of that epoch are not handed out."""
+        """Number of batches of that epoch that are not handed out yet."""
         return self._get_cursor("steps_left").steps_left
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the loader is, as plain numbers, the same in all ranks.
+        """Return the loader's position, as plain numbers, equal on all ranks.
 
-        With ``resume=True`` it goes into checkpoints by itself.
+        With ``resume=True`` checkpoints contain it automatically.
         """
         return self._get_cursor("state_dict").state_dict()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Have the next loop go on where another loader was, with any number of ranks and any batch size.
+        """Let the next loop go on from another loader's position, with any number of ranks and any batch size.
 
         Args:
-            state: What `state_dict` returned, in any rank. All ranks must load the same.
+            state: The result of `state_dict` on any rank. All ranks must load the same state.
 
         Raises:
-            ValueError: It is of other data or another order, or it is no such state. The loader stays where it was.
+            ValueError: The state is of other data or another order, or not a loader's. The loader stays where it was.
         """
         self._get_cursor("load_state_dict").load_state_dict(state)
 
@@ -105,24 +105,24 @@ class Loop(NamedTuple, Generic[T]):
     """A loop that has begun."""
 
     cursor: cursor_module.Cursor
-    """The position that it moves."""
+    """The position that the loop moves."""
     number: int
-    """Its number there."""
+    """The loop's number at the cursor."""
     batches: Generator[tuple[ledger.Slice, T]]
-    """Which rows, and what becomes of them; in the order of the ledger."""
+    """The slices in the order of the ledger, each with its batch."""
 
 
 class LedgerLoader(Positioned):
     """A loader whose batches are handed to a Python loop."""
 
     _part: ledger.Slice | None = None
-    """Which rows the latest batch has."""
+    """The slice of the latest batch."""
 
     def _hand_out(self, begin: Callable[[], Loop[T]]) -> Iterator[T]:
-        """Give batches to a loop, and move the position with each.
+        """Yield batches to a loop, and move the position with each.
 
         Args:
-            begin: Begins the loop. Called when it asks for its first batch.
+            begin: Begins the loop. Called when the loop asks for its first batch.
         """
         cursor, number, batches = begin()
         try:
@@ -131,7 +131,7 @@ class LedgerLoader(Positioned):
                 self._part = part
                 yield batch
                 self._end_batch(part)
-        except GeneratorExit:  # the loop was broken off; an error in here leaves the position as it is
+        except GeneratorExit:  # the loop was broken off; an error in this code leaves the position as it is
             cursor.leave(number)
             raise
         except exceptions.HocketError as error:
@@ -143,28 +143,28 @@ class LedgerLoader(Positioned):
         self._end_epoch()
 
     def _end_batch(self, part: ledger.Slice) -> None:
-        """Called when the loop asks for the batch after this one."""
+        """Handle the loop's request for the batch after this one. For subclasses."""
 
     def _end_epoch(self) -> None:
-        """Called when the loop has had the last batch of an epoch."""
+        """Handle the end of an epoch, after its last batch. For subclasses."""
 
 
 class WeighedLoader(LedgerLoader):
-    """A loader of batches that may be short, with their weights beside them.
+    """A loader of batches that may be short, with weights beside them.
 
-    A rank without rows gets one of another rank, which must not count.
+    A rank without rows gets one row of another rank, which must not count.
     """
 
     _described = "loader"
-    """What its loop calls it, for messages."""
+    """The loader's name in the user's loop, for messages."""
     _rows_described = "the epoch"
-    """Whose last batch may be short, for messages."""
+    """The rows whose last batch may be short, for messages."""
     _weighed: ledger.Slice | None = None
-    """The latest batch of which the loop knows the weights."""
+    """The latest batch whose weights the loop has read."""
 
     @property
     def weights(self) -> Any:
-        """For each row of the latest batch 1, or 0 if it was only filled in.
+        """For each row of the latest batch 1, or 0 if the row is only padding.
 
         Raises:
             RuntimeError: There is no batch yet.
@@ -174,10 +174,10 @@ class WeighedLoader(LedgerLoader):
 
     @property
     def loss_scale(self) -> float:
-        """By what to multiply the *mean* of the losses of the latest batch, so that the ranks' average is the mean over
-        the batch of all ranks.
+        """The factor for the *mean* loss of the latest batch that makes the ranks' average the mean over all ranks'
+        batches.
 
-        It is 1.0 if all ranks have equally many rows, and 0.0 if this one has none.
+        It is 1.0 if all ranks have equally many rows, and 0.0 if this rank has none.
 
         Raises:
             RuntimeError: There is no batch yet.

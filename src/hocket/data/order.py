@@ -1,20 +1,20 @@
 """The order of an epoch: a seeded bijection of ``range(n)`` that needs no list.
 
-Where a row stands is computed from its position alone, so a billion rows cost as much memory as ten, and the middle of
+The place of a row is computed from its position alone. So a billion rows cost as much memory as ten, and the middle of
 an epoch is reached as fast as its start.
 
 The bijection is the generalised Feistel cipher of J. Black and P. Rogaway, "Ciphers with Arbitrary Finite Domains"
-(CT-RSA 2002), section 5, with their cycle walking. A position x below n is written as two digits, L = x // b and R = x
-% b, where a = ceil(sqrt(n)) and b = ceil(n / a). Each round adds to one digit, modulo its base, a number that a keyed
-hash makes of the other; that can be undone by subtracting it, so the rounds together are a bijection of range(a * b),
-whatever the hash. A result that is n or more is put in again, until one falls below n: it must, because the walk
-follows a cycle on which x itself lies. At most b - 1 of a * b numbers are too large, so almost none is put in twice,
-unless n is very small. Where the cipher takes a block cipher for the hash, this takes two multiplications: we mix rows,
-we do not hide them.
+(CT-RSA 2002), section 5, with their cycle walking. A position x below n is written as two digits, L = x // b and
+R = x % b, where a = ceil(sqrt(n)) and b = ceil(n / a). Each round adds to one digit, modulo its base, a keyed hash of
+the other digit. Subtracting the same number undoes the round. So the rounds together are a bijection of range(a * b),
+whatever the hash. A result of n or more is put in again, until one falls below n. One must, because the walk follows a
+cycle on which x itself lies. At most b - 1 of a * b numbers are too large, so almost none is put in twice, unless n is
+very small. In the place of the cipher's block cipher, the hash here is two multiplications: the order mixes rows, and
+need not hide them.
 
-Everything is arithmetic modulo 2**64 with the constants below. So the order is the same on every platform, with every
-version of Python and numpy, and a saved state means the same everywhere. ``VERSION`` is saved with it: whoever changes
-a result here raises it.
+All arithmetic is modulo 2**64, with the constants below. So the order is the same on every platform and with every
+version of Python and numpy, and a saved state means the same everywhere. ``VERSION`` is saved with the state, and has
+to be raised with every change of the results.
 """
 
 from __future__ import annotations
@@ -29,26 +29,25 @@ Rows: TypeAlias = npt.NDArray[np.int64]
 """Numbers of rows, or positions in an order."""
 
 VERSION = 1
-"""Which bijection this is. Golden values in the tests hold it."""
+"""Version of the bijection. Golden values in the tests hold it."""
 
 MAX_ROWS = 1 << 48
-"""How many rows can be ordered. Digits then have 24 bits, and the 32 bits of hash that choose one do so evenly to 1 in
-256."""
+"""Largest number of rows. Digits then have 24 bits, and 32 bits of hash choose a digit evenly to 1 in 256."""
 
 MAX_SEED = (1 << 64) - 1
 
 ROUNDS = 8
-"""Measured: for 100,003 rows the tests of quality find something with 2 rounds and nothing with 3; for 100 rows, which
-have more of them, something with 5 and nothing with 6. Two more are for what they do not look at."""
+"""Measured: for 100,003 rows, the tests of quality find a fault with 2 rounds and none with 3. For 100 rows, with more
+tests, they find one with 5 rounds and none with 6. Two more rounds are a margin for faults that no test looks for."""
 
 FEW_ROWS = 1024
 ROUNDS_FOR_FEW = 24
-"""With few rows the hash makes few different numbers, and takes more rounds to reach every order equally often.
+"""With few rows the hash makes few different numbers, and needs more rounds to reach every order equally often.
 Measured for 6 rows, whose 720 orders were counted over 20,000 seeds: 12 rounds are clearly uneven, 16 are not."""
 
 _BLOCK = 8192
-"""How many positions are worked on at once, so that they stay in the cache. Measured: 4,096 to 65,536 do not differ by
-more than the noise, 1,024 takes twice as long."""
+"""Number of positions that are processed at once, to stay in the cache. Measured: 4,096 to 65,536 differ only by noise,
+1,024 takes twice as long."""
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / the golden ratio, the step of splitmix64
@@ -61,10 +60,10 @@ class Order:
     """The order in which an epoch takes its rows.
 
     Args:
-        num_rows: How many rows there are.
-        seed: Which family of orders. Each epoch has another order of it.
-        epoch: Which epoch.
-        shuffle: False for rows as they stand.
+        num_rows: Number of rows.
+        seed: Selects a family of orders. Each epoch has another order of the family.
+        epoch: The epoch.
+        shuffle: Whether to shuffle. False keeps the rows as they stand.
 
     Example:
         >>> from hocket.data.order import Order
@@ -82,7 +81,7 @@ class Order:
         self._low = -(-num_rows // self._high)
 
     def rows(self, positions: Rows) -> Rows:
-        """Return the rows that stand at positions, each of them at least 0 and below the number of rows."""
+        """Return the rows at positions. Each position is at least 0 and below the number of rows."""
         if self._keys is None:
             return positions.copy()
         found = np.empty(len(positions), np.int64)
@@ -92,7 +91,7 @@ class Order:
         return found
 
     def find_positions(self, rows: Rows) -> Rows:
-        """Return at which positions rows stand: what `rows` undoes.
+        """Return the positions of rows. This undoes `rows`.
 
         Example:
             >>> from hocket.data.order import Order
@@ -116,7 +115,7 @@ class Order:
         return x
 
     def _permute(self, x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        """Return where the bijection of range(high * low) sends numbers."""
+        """Return the images of numbers under the bijection of range(high * low)."""
         assert self._keys is not None
         high, low = np.uint64(self._high), np.uint64(self._low)
         left = x // low
@@ -131,7 +130,7 @@ class Order:
         return left
 
     def _undo(self, x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        """Return what the bijection sends to numbers."""
+        """Return the numbers whose images under the bijection are these."""
         assert self._keys is not None
         high, low = np.uint64(self._high), np.uint64(self._low)
         left = x // low
@@ -147,15 +146,15 @@ class Order:
 
 
 def _turn(digit: npt.NDArray[np.uint64], by: npt.NDArray[np.uint64], key: np.uint64, base: np.uint64) -> None:
-    """Add to a digit, modulo its base, a number that a key makes of the other digit."""
+    """Add to a digit, modulo its base, a keyed hash of the other digit."""
     digit += _mix_digit(by, key, base)
-    np.minimum(digit, digit - base, out=digit)  # modulo: below the base, the difference wraps around to something huge
+    np.minimum(digit, digit - base, out=digit)  # modulo: of a digit below the base, the difference wraps to a huge one
 
 
 def _turn_back(digit: npt.NDArray[np.uint64], by: npt.NDArray[np.uint64], key: np.uint64, base: np.uint64) -> None:
-    """Subtract what `_turn` adds."""
+    """Subtract the number that `_turn` adds."""
     digit -= _mix_digit(by, key, base)
-    np.minimum(digit, digit + base, out=digit)  # what fell below zero is huge
+    np.minimum(digit, digit + base, out=digit)  # a digit below zero has wrapped to a huge number
 
 
 def _mix_digit(by: npt.NDArray[np.uint64], key: np.uint64, base: np.uint64) -> npt.NDArray[np.uint64]:
@@ -164,7 +163,7 @@ def _mix_digit(by: npt.NDArray[np.uint64], key: np.uint64, base: np.uint64) -> n
     step ^= step >> np.uint64(32)
     step *= np.uint64(_SECOND)
     step >>= np.uint64(32)
-    step *= base  # of 32 random bits, a number below the base
+    step *= base  # 32 random bits become a number below the base
     step >>= np.uint64(32)
     return step
 
@@ -175,7 +174,7 @@ def _build_keys(seed: int, epoch: int, rounds: int) -> list[np.uint64]:
 
 
 def _mix(x: int) -> int:
-    """Return 64 bits each of which depends on all of x's."""
+    """Return 64 bits, each of which depends on all bits of x."""
     x &= _MASK
     x = (x ^ (x >> 30)) * _FIRST & _MASK
     x = (x ^ (x >> 27)) * _SECOND & _MASK

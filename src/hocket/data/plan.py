@@ -1,9 +1,9 @@
-"""The plan of a data set: the sources of its blocks, and the operations on each.
+"""The plan of a dataset: the sources of its blocks, and the operations on them.
 
-A *read* gives one block (`block_reads`). A *step* makes a block of a block, and steps that follow one another run in
-one task; a *pool* is a step that actors do. A *rearrangement* needs all blocks before it: the new order of rows is
-computed from their numbers, and each new block gathers its rows. A *relation* needs all blocks too, also of other
-plans: an engine for tables sorts, joins or groups them (`relations`).
+A *read* supplies one block (`block_reads`). A *step* makes one block from one block. One task runs successive steps. A
+*pool* is a step that actors run. A *rearrangement* needs all blocks before it: it computes the new order of rows from
+their numbers, and each new block gathers its rows. A *relation* needs all blocks too, also of other plans: the table
+engine (DuckDB) sorts, joins or groups them (`relations`).
 
 Everything here is pickled and sent to tasks.
 """
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from hocket.data import block_reads, blocks, order, relations, scans, steps
 
 BLOCKS_PER_ACTOR: Final = 2
-"""How many blocks an actor has at once: the one that it works on, and the next."""
+"""How many blocks an actor has at a time: the current and the next."""
 
 # --- steps ------------------------------------------------------------------------------------------------------------
 
@@ -30,31 +30,31 @@ BLOCKS_PER_ACTOR: Final = 2
 @final
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Something that is done to each block alone."""
+    """An operation on each block alone."""
 
     apply: Callable[..., blocks.Block]
     name: str
     keeps_rows: bool
-    """Whether a block has as many rows afterwards."""
+    """Whether a block has as many rows after the step as before."""
     num_cpus: float = 1.0
-    """How many CPUs the task holds that does it."""
+    """How many CPUs a task of the step holds."""
     is_numbered: bool = False
-    """Whether `apply` takes the number of the block, too."""
+    """Whether `apply` also takes the number of the block."""
     concurrency: int | None = None
-    """How many tasks do it at once at most."""
+    """Largest number of tasks of the step at a time."""
     resources: Mapping[str, object] = field(default_factory=dict)
-    """What the task holds besides: options of a task."""
+    """Further resources that a task holds, as options of a task."""
     columns: tuple[str, ...] | None = None
-    """The columns that it looks at, if it leaves no other; None: nobody knows."""
+    """The columns that the step reads, if its result has no others; None: unknown."""
     calls_function: bool = False
-    """Whether it calls a function of the program's."""
+    """Whether the step calls a user's function."""
     scan: Callable[[Any], scans.Scan | None] | None = None
-    """Returns what it makes of a scan; None where that is no scan."""
+    """Returns the scan that follows from one before it; None where the step is no part of a scan."""
     take_scan: Callable[[scans.Scan], blocks.Block] | None = None
-    """Returns what it makes of the one block that a scan reads, in place of `apply`."""
+    """Returns the step's result for the only block of a scan, in place of `apply`."""
 
     def take(self, block: blocks.Block, number: int) -> blocks.Block:
-        """Return what becomes of a block."""
+        """Return the step's result for a block."""
         if self.calls_function:
             return steps.call(self.apply, block)
         return self.apply(block, number) if self.is_numbered else self.apply(block)
@@ -63,23 +63,23 @@ class Step:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """A step that needs something which takes long to make, such as a model: actors make it once each."""
+    """A step whose function takes long to make, such as a model. Each actor of the pool makes it once."""
 
     make: Callable[[], Callable[..., object]]
     """Makes the function."""
     bind: Callable[[Callable[..., object]], Callable[[blocks.Block], blocks.Block]]
-    """Returns what is done to a block with it."""
+    """Returns the operation on a block that calls the function."""
     name: str
     keeps_rows: bool
     least: int
     most: int
-    """How many actors there are."""
+    """Largest number of actors; `least` is the smallest."""
     resources: Mapping[str, object]
-    """What each holds: options of an actor."""
+    """Resources that each actor holds besides CPUs, as options of an actor."""
     num_cpus: float
-    """How many CPUs are among it."""
+    """How many CPUs each actor holds."""
     blocks_per_actor: int = BLOCKS_PER_ACTOR
-    """How many blocks each has at once."""
+    """How many blocks each actor has at a time."""
 
 
 # --- rearrangements ---------------------------------------------------------------------------------------------------
@@ -88,13 +88,13 @@ class Pool:
 @final
 @dataclass(frozen=True)
 class Drawn:
-    """Which rows stand in a part of an order. They are computed where they are needed.
+    """The rows of a part of an order. They are computed where they are needed.
 
     Args:
-        seed: Which order.
-        num_rows: How many rows there are.
-        start: Where the part begins.
-        stop: Where it ends.
+        seed: Selects the order.
+        num_rows: Number of rows of the order.
+        start: First position of the part.
+        stop: Position after the part.
     """
 
     seed: int
@@ -106,11 +106,11 @@ class Drawn:
         return self.stop - self.start
 
     def open_order(self) -> order.Order:
-        """Return the order."""
+        """Return the whole order."""
         return order.Order(self.num_rows, seed=self.seed, epoch=0)
 
     def list_rows(self) -> npt.NDArray[np.int64]:
-        """Return the rows."""
+        """Return the rows of the part."""
         return self.open_order().rows(np.arange(self.start, self.stop))
 
 
@@ -126,7 +126,7 @@ class Shuffle:
     seed: int
 
     def rearrange(self, sizes: Sequence[int]) -> list[Drawn]:
-        """Return which rows the new blocks have, of blocks of these sizes. There are as many, and as large."""
+        """Return the rows of each new block. They are as many and as large as the old blocks that have rows."""
         ends = np.cumsum([0, *(size for size in sizes if size)]).tolist()
         return [Drawn(self.seed, ends[-1], start, stop) for start, stop in itertools.pairwise(ends)]
 
@@ -134,12 +134,12 @@ class Shuffle:
 @final
 @dataclass(frozen=True)
 class Repartition:
-    """The same rows in another number of blocks, which differ by a row at most; or in blocks of so many rows.
+    """The same rows in another number of blocks that differ by at most one row, or in blocks of a given length.
 
     Args:
-        num_blocks: How many blocks.
-        num_rows: How many rows a block has, but for the last; in the place of `num_blocks`.
-        least_rows: How many rows a block has at least, but for the last: whole blocks are put together for it.
+        num_blocks: Number of blocks.
+        num_rows: Number of rows of each block but the last. Replaces `num_blocks`.
+        least_rows: Smallest number of rows of each block but the last. Whole blocks are put together to reach it.
     """
 
     num_blocks: int | None = None
@@ -147,7 +147,7 @@ class Repartition:
     least_rows: int | None = None
 
     def rearrange(self, sizes: Sequence[int]) -> list[range]:
-        """Return which rows the new blocks have."""
+        """Return the rows of each new block."""
         total = sum(sizes)
         if self.least_rows is not None:
             return list(_put_together(sizes, self.least_rows))
@@ -159,7 +159,7 @@ class Repartition:
 @final
 @dataclass(frozen=True)
 class BlockOrder:
-    """The same blocks in another order; the rows of each stay where they are."""
+    """The same blocks in another order. The rows of each block stay where they are."""
 
     seed: int
 
@@ -170,7 +170,7 @@ class BlockOrder:
 @final
 @dataclass(frozen=True)
 class Limit:
-    """The first rows. What makes the others is not begun, but for what runs ahead."""
+    """The first rows. Work on later rows is not begun, except by tasks that run ahead."""
 
     num_rows: int
 
@@ -178,7 +178,7 @@ class Limit:
 @final
 @dataclass(frozen=True)
 class Union:
-    """The rows of other plans after those before."""
+    """The rows of this plan, and then those of other plans."""
 
     others: tuple[Plan, ...]
 
@@ -186,7 +186,7 @@ class Union:
 @final
 @dataclass(frozen=True)
 class Zip:
-    """The columns of other plans beside those before: they have as many rows."""
+    """The columns of this plan, and beside them those of other plans with equally many rows."""
 
     others: tuple[Plan, ...]
 
@@ -194,7 +194,7 @@ class Zip:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Relation:
-    """A query of an engine for tables over all rows."""
+    """A query of the table engine over all rows."""
 
     query: relations.Query
     others: tuple[Plan, ...] = ()
@@ -205,7 +205,7 @@ Op: TypeAlias = Step | Pool | Shuffle | Repartition | BlockOrder | Limit | Union
 
 
 def describe(op: Op) -> str:
-    """Return what an operation is called where a plan is shown."""
+    """Return the name of an operation in a description of the plan."""
     match op:
         case Step() | Pool():
             return op.name
@@ -220,8 +220,8 @@ def describe(op: Op) -> str:
 
 
 def is_exact(op: Op) -> bool:
-    """Return whether it is known that an operation makes the same rows of the same rows each time: of a function of the
-    program's, which may draw numbers or ask another machine, nobody knows it."""
+    """Return whether an operation is known to make the same rows from the same rows each time. This is unknown for a
+    user's function, which may draw random numbers or ask another machine."""
     match op:
         case Step():
             return not op.calls_function
@@ -236,13 +236,13 @@ def is_exact(op: Op) -> bool:
 @final
 @dataclass(frozen=True)
 class Plan:
-    """Where the blocks of a data set come from, and what is done to them."""
+    """The sources of a dataset's blocks, and the operations on them."""
 
     reads: tuple[block_reads.Read, ...]
     ops: tuple[Op, ...]
 
     def get_optional_count(self) -> int | None:
-        """Return how many rows there will be; None if that is known only when it is executed."""
+        """Return the number of rows of the result; None if only execution finds out."""
         sizes = [read.num_rows for read in self.reads]
         if None in sizes:
             return None
@@ -252,29 +252,29 @@ class Plan:
         return count
 
     def get_optional_sizes(self) -> list[int | None] | None:
-        """Return how many rows each block will have, None of those of which that is not known; None if not even the
-        number of blocks is known before the plan is executed. A read that gives several counts as one."""
+        """Return the number of rows of each block, None where unknown; None for the list if even the number of blocks
+        is unknown before execution. A read that supplies several blocks counts as one."""
         sizes: _Sizes = [None if block_reads.gives_many(read) else read.num_rows for read in self.reads]
         for at, op in enumerate(self.ops):
             sizes = _list_sizes_after(op, sizes, Plan(self.reads, self.ops[:at]).get_optional_count())
         return sizes
 
     def list_reads(self) -> Iterator[block_reads.Read]:
-        """Give all reads, also those of other plans that operations join to this one."""
+        """Yield all reads, also those of other plans that operations join to this plan."""
         yield from self.reads
         for op in self.ops:
             if isinstance(op, Union | Zip | Relation):
                 yield from itertools.chain.from_iterable(other.list_reads() for other in op.others)
 
     def find_scan(self) -> tuple[scans.Scan, int] | None:
-        """Return what the engine for tables can read itself of the tables of this plan, up to its first operation that
-        is no step, and how many operations that is; None if it cannot."""
+        """Return the scan that stands for the first steps of this plan, and the number of these steps; None without
+        one."""
         count = sum(1 for _ in itertools.takewhile(lambda op: isinstance(op, Step), self.ops))
         found = scan_steps(scans.open_scan(self.reads), [op for op in self.ops[:count] if isinstance(op, Step)])
         return None if found is None else (found, count)
 
     def narrow(self) -> Plan:
-        """Return a plan that reads only the columns that its first operation looks at, if it is known which."""
+        """Return a plan that reads only the columns that its first operation needs, if these are known."""
         first = self.ops[0] if self.ops else None
         names = (
             first.columns if isinstance(first, Step) else first.query.columns if isinstance(first, Relation) else None
@@ -286,9 +286,9 @@ class Plan:
         return Plan(tuple(found), self.ops) if len(found) == len(reads) else self
 
     def limit_rows(self, limit: int) -> Plan:
-        """Return a plan that has the same first rows, up to `limit`, without work on rows of a block that come later.
+        """Return a plan with the same first `limit` rows. It does no work on later rows of a block.
 
-        Only the steps at the end that make each row from one row, in order, can do with fewer.
+        The limit is put before the row-by-row steps at the end. Each of these makes one row from one row, in order.
         """
         at = len(self.ops)
         while at and _is_row_by_row(self.ops[at - 1]):
@@ -314,7 +314,7 @@ def _is_row_by_row(op: Op) -> bool:
 
 
 def _count_after(op: Op, count: int | None) -> int | None:
-    """Return how many rows an operation leaves of so many; None if that is not known."""
+    """Return the number of rows after an operation on `count` rows; None if unknown."""
     match op:
         case Step() | Pool():
             return count if op.keeps_rows else None
@@ -325,7 +325,7 @@ def _count_after(op: Op, count: int | None) -> int | None:
             return None if None in counts else sum(one or 0 for one in counts)
         case Zip():
             different = {count, *(other.get_optional_count() for other in op.others)}
-            return count if len(different) == 1 else None  # of others nobody knows whether they have as many rows
+            return count if len(different) == 1 else None  # an unknown count may differ from the others
         case Relation():
             return count if op.query.keeps_rows else None
         case _:
@@ -333,11 +333,11 @@ def _count_after(op: Op, count: int | None) -> int | None:
 
 
 _Sizes: TypeAlias = list[int | None] | None
-"""The sizes of blocks, as `Plan.get_optional_sizes` returns them."""
+"""Sizes of blocks, as `Plan.get_optional_sizes` returns them."""
 
 
 def _list_sizes_after(op: Op, sizes: _Sizes, count: int | None) -> _Sizes:
-    """Return the sizes of the blocks that an operation makes of some, which have so many rows together."""
+    """Return the sizes of the blocks after an operation on blocks of these sizes, which have `count` rows together."""
     match op:
         case Repartition() if op.least_rows is None:
             return None if count is None else [len(rows) for rows in op.rearrange([count])]
@@ -348,7 +348,7 @@ def _list_sizes_after(op: Op, sizes: _Sizes, count: int | None) -> _Sizes:
             return None if None in others else [size for one in others for size in one or ()]
         case Relation():
             return None
-    if sizes is None or None in sizes:  # which blocks are empty, and are left out, is not known
+    if sizes is None or None in sizes:  # empty blocks are left out, and which ones are empty is unknown
         return None
     known = [size for size in sizes if size is not None]
     if isinstance(op, Limit):
@@ -367,7 +367,7 @@ def _cut_sizes(sizes: Sequence[int], left: int) -> Iterator[int]:
 
 
 def _put_together(sizes: Sequence[int], least: int) -> Iterator[range]:
-    """Give which rows parts have that are whole blocks, and so many of them that they have enough rows."""
+    """Yield the rows of new blocks. Each joins whole blocks until it has enough rows."""
     start = stop = 0
     for size in sizes:
         stop += size

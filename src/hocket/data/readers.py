@@ -1,8 +1,9 @@
 """Datasets of files, on this machine or any other file system.
 
-What all readers have in common: paths are files, or folders, of which all files are taken whose names end as they
-should, in the order of the names; also ``s3://``, ``gs://``, and what fsspec knows, or any path with ``filesystem=``.
-Packed files (``.gz``, ``.bz2``, ``.zst``) are unpacked. Folders such as ``year=2026/`` give columns.
+All readers have this in common: a path is a file or a folder. A reader takes the files of a folder that have its file
+extensions, in the order of their names. Paths may be addresses: ``s3://``, ``gs://``, and all that fsspec supports; or
+any path with ``filesystem=``. Compressed files (``.gz``, ``.bz2``, ``.zst``) are unpacked. Folders such as
+``year=2026/`` become columns.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _WHICH = (
     *("filesystem", "ignore_missing_paths", "file_extensions"),
     *("partitioning", "partition_filter", "shuffle", "arrow_open_stream_args"),
 )
-"""Keywords that say which files are read: those of `choosing.Choice`."""
+"""Keywords that choose the files: the fields of `choosing.Choice`."""
 
 _HOW = (*_WHICH, "include_paths", "on_error", "override_num_blocks")
 
 _OF_RAY = (*calls.SCHEDULING, "batch_size", "use_threads")
-"""Keywords of Ray's readers that have no effect."""
+"""Keywords of Ray's readers that have no effect here."""
 
 
 def _read(
@@ -45,12 +46,12 @@ def _read(
 
 
 def _list_own(caller: str) -> list[str]:
-    """Return the keywords that a reader has of its own."""
+    """Return the keywords in a reader's own signature."""
     return keywords.list_names(globals()[caller.removesuffix("()")])
 
 
 def _check_options(caller: str, given: dict[str, object], known: Sequence[str]) -> dict[str, object]:
-    """Return the keywords that are for Arrow's reader."""
+    """Return the keywords for Arrow's reader."""
     options = {name: value for name, value in given.items() if name not in (*_OF_RAY, *_HOW, "lines")}
     also = f"; and, for Arrow, {', '.join(known)}"
     keywords.check(caller, options, _HOW, also, [*known, *_list_own(caller)])
@@ -74,34 +75,37 @@ def read_parquet(
     include_row_hash: bool = False,
     **of_ray: object,
 ) -> dataset.Dataset:
-    """Return a data set of Parquet files. The footers of up to 64 files are read now; the rows when a task needs them.
+    """Return a dataset of Parquet files. Tasks read the rows when they are needed.
+
+    The footers of up to 64 files are read now; of more files, only the first footer. Files without a column that other
+    files have get missing values there.
 
     Args:
-        paths: Files, or folders, of which all files are taken whose names end in ``.parquet``, in the order of the
-            names. Also addresses such as ``s3://bucket/folder``.
-        columns: Which columns are read. Default: all.
-        filter: Which rows are read: a text such as ``"x > 3"``, or an expression; see `Dataset.filter`. Groups of
-            rows whose statistics say that they have none are not read at all.
-        filesystem: One of pyarrow's or fsspec's. Default: what the address says.
-        include_paths: Whether the column ``path`` says where a row was.
-        ignore_missing_paths: Whether a path that is not there is left out.
-        on_error: What becomes of a file that cannot be read: ``"raise"``, or ``"skip"``, which leaves it out with a
-            warning; of one of several blocks it leaves out the rest, and the warning says behind how many rows.
-        override_num_blocks: In how many tasks many small files are read. Default: up to 256.
-        partitioning: How the names of folders become columns; None: not at all. Default: ``year=2026/`` gives the
-            column ``year``, of texts.
-        partition_filter: Which files are read, by the names of their folders.
-        file_extensions: How the names of files end that are taken from folders; None: all.
-        shuffle: ``"files"``, or a `FileShuffleConfig`: the files are read in another order. Default: that of the names.
-        include_row_hash: Whether the column ``row_hash`` has a number for each row, made of the file's path and the
-            row's place in it, that is the same each time.
-        **of_ray: ``concurrency`` and others of Ray's that say how reading is scheduled: they have no effect.
+        paths: Files, or folders whose ``.parquet`` files are read, in the order of their names. Also addresses such as
+            ``s3://bucket/folder``.
+        columns: The columns to read. Default: all.
+        filter: The rows to read: a text such as ``"x > 3"``, or an expression; see `Dataset.filter`. Row groups whose
+            statistics exclude the condition are not read at all.
+        filesystem: A file system of pyarrow's or fsspec's. Default: chosen by the address.
+        include_paths: Whether to add the column ``path`` with the file of each row.
+        ignore_missing_paths: Whether a path that does not exist is left out.
+        on_error: For a file that cannot be read: ``"raise"``, or ``"skip"``, which leaves the file out with a warning.
+            If a later block of a file fails, the rest is left out, and the warning says after how many rows.
+        override_num_blocks: Number of tasks that read many small files. Default: up to 256.
+        partitioning: The conversion of folder names into columns; None: no conversion. Default: ``year=2026/`` becomes
+            the column ``year``, of texts.
+        partition_filter: Chooses files by the names of their folders.
+        file_extensions: Ends of the names of the files that are read from folders; None: all.
+        shuffle: ``"files"`` or a `FileShuffleConfig` to read the files in another order. Default: order of the names.
+        include_row_hash: Whether to add the column ``row_hash``, a number made from the file's path and the row's place
+            in the file. It is the same each time.
+        **of_ray: Ray's keywords of scheduling, such as ``concurrency``. They have no effect.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        PermissionError: It may not be read.
-        ValueError: A file is no Parquet file. It is named.
-        KeyError: There is no such column. What some files have is missing in the rows of others.
+        FileNotFoundError: A path does not exist.
+        PermissionError: A file may not be read.
+        ValueError: A file, which the message names, is not a Parquet file.
+        KeyError: A requested column does not exist.
         MissingExtraError: pyarrow is not installed.
 
     Example:
@@ -137,8 +141,8 @@ def read_parquet(
 
 
 def _read_condition(given: object) -> tuple[object, Callable[[blocks.Block], Any] | None]:
-    """Return a condition as Arrow's readers take it, and a function that finds the rows of a block that fulfil it. None
-    stands for no condition, and for no such function."""
+    """Return a condition for Arrow's readers, and a function that finds a block's rows that fulfil it. None stands for
+    no condition, and for no function."""
     if given is None:
         return None, None
     found, what = text.read(given), "read_parquet(filter=...)"
@@ -157,18 +161,18 @@ def read_csv(
     override_num_blocks: int | None = None,
     **arrow_csv_args: object,
 ) -> dataset.Dataset:
-    """Return a data set of CSV files with a line of names at the top.
+    """Return a dataset of CSV files with a line of names at the top.
 
-    The types of a file of more than 32 MiB are those of its first 32 MiB. A text in quotes may have several lines.
+    The first 32 MiB of a file determine its types. A text in quotes may have several lines.
 
     Args:
-        paths: Files, or folders, of which all files are taken whose names end in ``.csv``; see `read_parquet`, and the
-            other arguments that are not named here.
+        paths: Files, or folders whose ``.csv`` files are read. See `read_parquet` for this and the arguments that are
+            not listed here.
         **arrow_csv_args: For ``pyarrow.csv.read_csv``: ``read_options``, ``parse_options``, ``convert_options``. Also
             ``partitioning`` and others; see `read_text`.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: A path does not exist.
         MissingExtraError: pyarrow is not installed.
 
     Example:
@@ -189,15 +193,15 @@ def read_csv(
 
 
 def read_orc(paths: Paths, *, columns: Sequence[str] | None = None, **how: object) -> dataset.Dataset:
-    """Return a data set of ORC files, whose stripes are blocks.
+    """Return a dataset of ORC files, whose stripes are blocks.
 
     Args:
-        paths: Files, or folders, of which all files are taken whose names end in ``.orc``; see `read_parquet`.
-        columns: Which columns are read. Default: all.
+        paths: Files, or folders whose ``.orc`` files are read; see `read_parquet`.
+        columns: The columns to read. Default: all.
         **how: See `read_text`.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: A path does not exist.
         MissingExtraError: pyarrow is not installed.
 
     Example:
@@ -229,16 +233,16 @@ def read_json(
     override_num_blocks: int | None = None,
     **arrow_json_args: object,
 ) -> dataset.Dataset:
-    """Return a data set of files with a JSON object in each line, or with an array of objects.
+    """Return a dataset of files with a JSON object in each line, or with an array of objects.
 
     Args:
-        paths: Files, or folders, of which all files are taken whose names end in ``.json`` or ``.jsonl``; see
-            `read_parquet`, and the other arguments that are not named here.
+        paths: Files, or folders whose ``.json`` and ``.jsonl`` files are read. See `read_parquet` for this and the
+            arguments that are not listed here.
         **arrow_json_args: For ``pyarrow.json.read_json``: ``read_options``, ``parse_options``. Also
             ``partitioning`` and others; see `read_text`.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: A path does not exist.
         MissingExtraError: pyarrow is not installed.
     """
     given = {**locals(), **arrow_json_args}
@@ -251,32 +255,32 @@ def read_json(
 def read_text(
     paths: Paths, *, encoding: str = "utf-8", drop_empty_lines: bool = True, **how: object
 ) -> dataset.Dataset:
-    """Return a data set of files of text: a row for each line, in the column ``text``.
+    """Return a dataset of text files: a row for each line, in the column ``text``.
 
     Args:
-        paths: Files, or folders, of which all files are taken; see `read_parquet`.
-        encoding: How the text is written.
+        paths: Files, or folders whose files are all read; see `read_parquet`.
+        encoding: The encoding of the text.
         drop_empty_lines: Whether lines without a character are left out.
         **how: ``filesystem``, ``include_paths``, ``ignore_missing_paths``, ``on_error``, ``override_num_blocks``,
             ``partitioning``, ``partition_filter``, ``file_extensions``, ``shuffle``; see `read_parquet`.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        LookupError: There is no such encoding.
+        FileNotFoundError: A path does not exist.
+        LookupError: The encoding does not exist.
     """
     "".encode(encoding)
     return _read("read_text()", paths, formats.Text(encoding, drop_empty_lines), (), how)
 
 
 def read_binary_files(paths: Paths, **how: object) -> dataset.Dataset:
-    """Return a data set of files as they are: a row for each, in the column ``bytes``.
+    """Return a dataset of files as bytes: a row for each file, in the column ``bytes``.
 
     Args:
-        paths: Files, or folders, of which all files are taken; see `read_parquet`.
+        paths: Files, or folders whose files are all read; see `read_parquet`.
         **how: See `read_text`.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: A path does not exist.
     """
     return _read("read_binary_files()", paths, formats.Binary(), (), {"partitioning": None, **how})
 
@@ -289,19 +293,19 @@ def read_images(
     transform: Callable[[Any], object] | None = None,
     **how: object,
 ) -> dataset.Dataset:
-    """Return a data set of pictures: a row for each, in the column ``image``, an array of height, width and colours.
+    """Return a dataset of images: a row for each, in the column ``image``, an array of height, width and colours.
 
     Args:
-        paths: Files, or folders, of which all pictures are taken; see `read_parquet`.
-        size: To which height and width pictures are brought. Default: as they are.
-        mode: Pillow's name of the colours, such as ``"RGB"`` or ``"L"``. Default: as they are.
-        transform: Takes the array of a picture, and returns another one.
+        paths: Files, or folders whose images are read; see `read_parquet`.
+        size: Height and width to which images are resized. Default: no change.
+        mode: Pillow's name of the colours, such as ``"RGB"`` or ``"L"``. Default: no change.
+        transform: Takes the array of an image, and returns another array.
         **how: See `read_text`.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The size cannot be. Or a file is no picture: raised when rows are asked for.
-        MissingExtraError: Pillow is not installed. Raised then, too.
+        FileNotFoundError: A path does not exist.
+        ValueError: `size` is not a pair of positive numbers. Or a file is not an image, when rows are requested.
+        MissingExtraError: Pillow is not installed. Raised when rows are requested.
     """
     given: Any = size
     is_pair = isinstance(given, tuple | list) and len(given) == 2
@@ -312,30 +316,30 @@ def read_images(
 
 
 def read_numpy(paths: Paths, **how: object) -> dataset.Dataset:
-    """Return a data set of ``.npy`` files, whose first axis is the rows, in the column ``data``; or of ``.npz`` files,
+    """Return a dataset of ``.npy`` files, whose first axis is the rows, in the column ``data``; or of ``.npz`` files,
     with a column for each array.
 
     Args:
-        paths: Files, or folders, of which all such files are taken; see `read_parquet`.
+        paths: Files, or folders whose ``.npy`` and ``.npz`` files are read; see `read_parquet`.
         **how: See `read_text`.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: A path does not exist.
     """
     return _read("read_numpy()", paths, formats.Numpy(), (".npy", ".npz"), how)
 
 
 def read_tfrecords(paths: Paths, **how: object) -> dataset.Dataset:
-    """Return a data set of TensorFlow's records of ``Example`` messages: a column for each feature. A feature of one
-    value is that value, others are lists.
+    """Return a dataset of TensorFlow's records of ``Example`` messages, with a column for each feature. A feature of
+    one value becomes that value, other features become lists.
 
     Args:
-        paths: Files, or folders, of which all files are taken; see `read_parquet`.
+        paths: Files, or folders whose files are all read; see `read_parquet`.
         **how: See `read_text`.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        MissingExtraError: TensorFlow, which knows the messages, is not installed. Raised when rows are asked for.
+        FileNotFoundError: A path does not exist.
+        MissingExtraError: TensorFlow, which parses the messages, is not installed. Raised when rows are requested.
     """
     return _read("read_tfrecords()", paths, formats.TfRecord(), (), how)
 
@@ -351,25 +355,28 @@ def read_webdataset(
     verbose_open: bool = False,
     **how: object,
 ) -> dataset.Dataset:
-    """Return a data set of tar archives of samples: the files that have the same name up to the first dot are a row,
-    with a column for each ending, the name as ``__key__``, and the archive as ``__url__``. Files whose names begin with
-    a dot, as macOS adds them, or have no ending, are left out.
+    """Return a dataset of tar archives of samples.
+
+    Files with the same name up to the first dot are one row. It has a column for each ending, the name as ``__key__``,
+    and the archive as ``__url__``. Files without an ending are left out, and so are files whose names begin with a dot,
+    as macOS adds them.
 
     Args:
-        paths: Archives, or folders, of which all files are taken whose names end in ``.tar``; see `read_parquet`.
-        decoder: Whether texts, numbers, JSON, arrays and pictures become what they say; if not, all are bytes. Or a
-            function that takes a sample, a dict with bytes, and returns it decoded.
-        fileselect: Which files of an archive are read: a list of names and patterns (``"*.jpg"``), or a function of
-            the name. Default: all.
-        filerename: What their names become before that: pairs of what is replaced by what, or a function.
-        suffixes: Which columns there are: a list of endings (``"jpg"``) and patterns, or a function. Default: all.
+        paths: Archives, or folders whose ``.tar`` files are read; see `read_parquet`.
+        decoder: Whether to decode texts, numbers, JSON, arrays and images by their endings; if not, all values are
+            bytes. Or a function that takes a sample, a dict of bytes, and returns the decoded sample.
+        fileselect: The files of an archive to read: a list of names and patterns (``"*.jpg"``), or a function of the
+            name. Default: all.
+        filerename: New names of the files, applied before `fileselect`: pairs of an old and a new part, or a function.
+        suffixes: The columns to keep: a list of endings (``"jpg"``) and patterns, or a function. Default: all.
         expand_json: Whether each key of a sample's ``json`` becomes a column.
         verbose_open: For programs written for Ray: has no effect.
         **how: See `read_text`.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        TypeError: One of the choices is none.
+        FileNotFoundError: A path does not exist.
+        TypeError: `fileselect`, `filerename` or `suffixes` is neither a list nor a function, or `decoder` is neither
+            a bool nor a function.
     """
     named: dict[str, object] = {"fileselect": fileselect, "filerename": filerename, "suffixes": suffixes}
     for name, given in named.items():

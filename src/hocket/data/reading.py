@@ -1,4 +1,4 @@
-"""Batches out of blocks: cut, mixed within a window, read ahead."""
+"""Batches made from blocks: cut, shuffled within windows, read ahead."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from hocket.engine import interrupts
 T = TypeVar("T")
 
 END_SECONDS: Final = 0.3
-"""How long the end of a loop waits for the thread that reads ahead: one that does not compute ends at once. A guess."""
+"""How long the end of a loop waits for the thread that reads ahead. An idle thread ends at once. A guess."""
 
 
 def cut_batches(stream: Iterable[blocks.Block], batch_size: int | None, *, drop_last: bool) -> Iterator[blocks.Block]:
-    """Give batches of equal size; without a size, the blocks. A batch may be a part of a block, and shares its memory.
+    """Yield batches of equal size; without a size, the blocks. A batch may share memory with a block.
 
     Args:
         stream: The blocks.
-        batch_size: How many rows a batch has.
+        batch_size: Number of rows of a batch.
         drop_last: Whether to leave out the rows at the end that do not fill a batch.
     """
     left: list[blocks.Block] = []
@@ -50,22 +50,22 @@ def cut_batches(stream: Iterable[blocks.Block], batch_size: int | None, *, drop_
 
 
 def mix(stream: Iterable[blocks.Block], window: int, seed: int) -> Iterator[blocks.Block]:
-    """Give the same rows, shuffled within windows of so many."""
+    """Yield the same rows in blocks of `window` rows, each shuffled in itself."""
     for number, block in enumerate(cut_batches(stream, window, drop_last=False)):
         yield block.pick(order.Order(block.num_rows, seed=seed, epoch=number).rows(np.arange(block.num_rows)))
 
 
 def read_ahead(items: Iterator[T], count: int, close: Callable[[], object] = lambda: None) -> Generator[T]:
-    """Give the same, made by a thread that is up to `count` ahead.
+    """Yield the items. A thread makes up to `count` of them ahead.
 
-    Nobody waits for the thread's end without bound, not even the interpreter: it may be in a user's function.
+    No wait for the thread's end is unbounded, not even the interpreter's: the thread may be in a user's function.
 
     Args:
-        items: What is given.
-        count: How many. 0: there is no thread.
-        close: Called at the end of the loop, however it ends: has the thread give way if it waits.
+        items: The items.
+        count: Number of items ahead. 0: there is no thread.
+        close: Called at the end of the loop, however it ends. It has to release a thread that waits.
     """
-    wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()  # a finalizer may put into it
+    wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()  # reentrant: a finalizer may put into it
     made: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
     thread = threading.Thread(target=_make, args=(items, wanted, made), name="hocket-data", daemon=True)
     try:
@@ -82,7 +82,7 @@ def read_ahead(items: Iterator[T], count: int, close: Callable[[], object] = lam
                 return
             if error is not None:
                 raise error
-            yield item  # type: ignore[misc]  # it is one
+            yield item  # type: ignore[misc]  # without an error, it is an item
             del item
     finally:
         error = None
@@ -118,7 +118,7 @@ def _make_one(items: Iterator[T], made: queue.SimpleQueue[tuple[T | None, BaseEx
 
 
 def hide_frames(items: Iterator[T]) -> Generator[T]:
-    """Give the same; an error of this package comes to the loop without the frames that it came through."""
+    """Yield the items. An error of this package reaches the loop without the frames that it passed through."""
     try:
         yield from items
     except exceptions.HocketError as error:
@@ -127,7 +127,7 @@ def hide_frames(items: Iterator[T]) -> Generator[T]:
 
 
 class Restartable(Iterable[T]):
-    """Something to loop over more than once: each loop is begun anew.
+    """An iterable that begins a new loop each time.
 
     Args:
         begin: Begins a loop.
@@ -141,7 +141,7 @@ class Restartable(Iterable[T]):
 
 
 def check_batch_size(batch_size: object, *, may_be_none: bool) -> None:
-    """Raise if it is no size of a batch."""
+    """Raise if a value is not a batch size."""
     if batch_size is None and may_be_none:
         return
     if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer):
@@ -155,19 +155,19 @@ def check_batch_size(batch_size: object, *, may_be_none: bool) -> None:
 
 
 def is_number(value: object, low: float, high: float) -> bool:
-    """Return whether something is a number between two others, or one of them."""
+    """Return whether a value is a number from `low` to `high`, both included."""
     return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
 
 
 def check_count(name: str, value: object, least: int, instead_of_none: str = "", *, most: float = math.inf) -> None:
-    """Raise if it is no whole number, or less or more than allowed.
+    """Raise if a value is not a whole number, or is out of range.
 
     Args:
-        name: What the argument is called.
-        value: What was given.
-        least: The least that is allowed.
-        instead_of_none: What to write where None was given; empty where None is the default.
-        most: The most that is allowed.
+        name: The argument's name.
+        value: The value.
+        least: The smallest allowed value.
+        instead_of_none: Advice for None where it is not allowed; empty where None is the default.
+        most: The largest allowed value.
     """
     if value is None and instead_of_none:
         raise ValueError(f"{name} must be a whole number from {least}, but received None. Write {instead_of_none}.")

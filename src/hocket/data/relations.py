@@ -1,9 +1,9 @@
-"""An engine for tables (DuckDB) sorts, joins and groups whole tables.
+"""Queries that sort, join and group whole tables in the table engine (DuckDB).
 
-A query gets the columns of its tables and returns SQL. Inside, columns are called by their place (``t0.c0``), because
-the engine does not tell ``x`` from ``X``, and each table has its rows' numbers as ``n``: rows that are equal stay in
-their order, so a query has the same result each time, in the same order. Missing values, which are NULL and NaN, come
-last, whichever way is sorted; they are a key of a group, and no key of a join.
+A query takes the columns of its tables and returns SQL. The SQL names columns by their place (``t0.c0``), because the
+engine does not distinguish ``x`` from ``X``. Each table has its row numbers in the column ``n``. Equal rows are ordered
+by these numbers, so a query has the same result, in the same order, each time. Missing values, NULL and NaN, come last
+in either sort direction. A missing value is a key of a group, but never a key of a join.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Table: TypeAlias = Mapping[str, transport.ArrowType]
 """The columns of a table and their types."""
 
 COMPUTED: Final = "computed"
-"""In the place of a type: the column is what the engine makes it."""
+"""In the place of a type: the engine determines the column's type."""
 
 WHOLE: Final = "whole"
-"""In the place of a type: whole numbers, for which the engine takes 128 bits, and 64 that hold them are enough."""
+"""In the place of a type: whole numbers. The engine computes them in 128 bits; the result has 64 if these suffice."""
 
 
 @final
 @dataclass(frozen=True)
 class ListOf:
-    """The type of a column of lists of such values."""
+    """The type of a column of lists of values of one type."""
 
     kind: transport.ArrowType
 
@@ -39,40 +39,40 @@ class ListOf:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """A query for given tables."""
+    """A query for tables with known columns."""
 
     sql: str
     columns: tuple[tuple[str, Any], ...]
     """Names and types of the columns of the result. A type is Arrow's, None, `COMPUTED`, `WHOLE` or a `ListOf`."""
     num_keys: int = 0
-    """A block of the result ends where these first columns change."""
+    """A block of the result ends only where these first columns change. 0: anywhere."""
     is_ordered: bool = False
-    """Whether digits depend on the order in which rows are taken, so that one thread has to do it."""
+    """Whether digits depend on the order of the rows. One thread has to take them then."""
     sources: Mapping[str, tuple[tuple[int, str], ...]] = dataclasses.field(default_factory=dict)
-    """Of each column of the result whose values are ones of the tables: of which tables' columns, by number and name.
-    If these have categories, so has it."""
+    """For each column of the result that holds values of the tables, its source columns, by table number and name. If
+    these have categories, the column has categories too."""
     ranks: tuple[str, ...] = ()
-    """Columns of the first table with categories in an order. The engine gets the number of each value's, to sort by:
-    `_rank`."""
+    """Columns of the first table with ordered categories. The engine sorts by the numbers of their categories, which it
+    gets from `_rank`."""
     mixed: frozenset[str] = frozenset()
-    """Columns of whole numbers with and without signs, which travel as decimals."""
+    """Columns of signed and unsigned whole numbers, which travel as decimals."""
 
 
 class Query(abc.ABC):
     """A query over tables."""
 
     keeps_rows: ClassVar[bool] = False
-    """Whether there are as many rows afterwards."""
+    """Whether the result has as many rows as the table."""
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """Which columns of its first table it looks at, if it leaves no other; None: all."""
+        """The columns that the query reads of its first table, if its result has no others; None: all."""
         return None
 
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """How it is called where a plan is shown."""
+        """The query's name in a description of the plan."""
 
     @abc.abstractmethod
     def build(self, tables: Sequence[Table]) -> Statement:
@@ -80,7 +80,7 @@ class Query(abc.ABC):
 
         Raises:
             KeyError: A table lacks a column.
-            TypeError: A column is of a type that this cannot be done with.
+            TypeError: The operation does not support a column's type.
             ValueError: Two columns of the result would have one name.
         """
 
@@ -98,27 +98,27 @@ def _is_float(kind: transport.ArrowType) -> bool:
 
 
 def _present(value: str, kind: transport.ArrowType) -> str:
-    """Return the expression of a value that is NULL if it is missing."""
+    """Return the expression of a value, with NULL for a missing value."""
     return f"CASE WHEN isnan({value}) THEN NULL ELSE {value} END" if _is_float(kind) else value
 
 
 def _read_missing(value: str, kind: transport.ArrowType) -> str:
-    """Return the expression of a group's key: NaN if that is the missing value which its rows have."""
+    """Return the expression of a group's key: NaN if the missing values in its rows are NaN."""
     return f"coalesce({_present(value, kind)}, max({value}))" if _is_float(kind) else value
 
 
 def _order(value: str, kind: transport.ArrowType, *, descending: bool) -> str:
-    present = _present(value, kind)  # so that a NaN and a NULL are in the order in which they were
+    present = _present(value, kind)  # NULL and NaN become one value, and stay in the order of their rows
     return f"{present} {'DESC' if descending else 'ASC'} NULLS LAST"
 
 
 def list_ranks(table: Table, keys: Sequence[str]) -> tuple[str, ...]:
-    """Return the keys whose order is that of their categories."""
+    """Return the keys that are sorted by the order of their categories."""
     return tuple(key for key in dict.fromkeys(keys) if arrow.is_categorical(table[key]) and table[key].ordered)
 
 
 def _order_key(table: Table, key: str, *, descending: bool, is_grouped: bool = False) -> str:
-    """Return how rows are ordered by a key, or groups, in which all rows have the same."""
+    """Return the sort expression of a key: for rows, or for groups, whose rows all have the same key."""
     at = list(table).index(key)
     if not list_ranks(table, [key]):
         return _order(_name(0, at), table[key], descending=descending)
@@ -131,8 +131,8 @@ class Sort(Query):
     """The same rows, sorted.
 
     Args:
-        keys: By which columns, the first one first.
-        descending: Which of them go down.
+        keys: The columns to sort by, the most important first.
+        descending: For each column, whether it is sorted in descending order.
         groups: Whether a block ends only where the keys change.
     """
 
@@ -153,6 +153,7 @@ class Sort(Query):
         for key in self.keys:
             transport.check_key(key, table[key], self.name)
         order = [_order_key(table, key, descending=down) for key, down in ways]
+        # A block ends where its first columns change, so the keys of groups come first.
         names = [*self.keys, *(name for name in table if name not in self.keys)] if self.groups else list(table)
         return Statement(
             sql=f"SELECT {', '.join(places[name] for name in names)} FROM t0 ORDER BY {', '.join([*order, 't0.n'])}",
@@ -179,14 +180,14 @@ JOINS: Final = {
 @final
 @dataclass(frozen=True, kw_only=True)
 class Join(Query):
-    """Rows of two tables beside each other where their keys are equal, in the order of the left ones.
+    """Rows of two tables beside each other where their keys are equal, in the order of the left rows.
 
     Args:
-        how: Which join: a key of `JOINS`.
+        how: The kind of join: a key of `JOINS`.
         on: The keys of the left table.
-        right_on: Those of the right one.
-        left_suffix: What is added to the names of other columns that both have.
-        right_suffix: The same, for those of the right table.
+        right_on: The keys of the right table.
+        left_suffix: Added to the names of the left table's other columns that both tables have.
+        right_suffix: Added to the names of the right table's other columns that both tables have.
     """
 
     how: str
@@ -213,7 +214,7 @@ class Join(Query):
         for key, other in zip(self.on, self.right_on, strict=True):
             _unify_keys(key, left[key], other, right[other])
             conditions.append(f"{here[key]} = {there[other]}")
-            conditions += [
+            conditions += [  # a NULL equals nothing, but the engine's NaN equals itself
                 f"NOT isnan({place})"
                 for place, kind in ((here[key], left[key]), (there[other], right[other]))
                 if _is_float(kind)
@@ -231,7 +232,7 @@ class Join(Query):
         )
 
     def _take_one(self, left: Table, right: Table) -> Statement:
-        """Return the query where nothing is known of one table but that it has no rows."""
+        """Return the query for a table without known columns, which has no rows, and one with columns."""
         table, places, of = (left, _places(left), "t0") if left else (right, _places(right, 1), "t1")
         blocks.check_columns(self.on if left else self.right_on, list(table))
         keeps = ("left_outer", "left_anti") if left else ("right_outer", "right_anti")
@@ -282,7 +283,7 @@ class Join(Query):
 def _unify_keys(
     key: str, kind: transport.ArrowType, other: str, other_kind: transport.ArrowType
 ) -> transport.ArrowType:
-    """Return the type of a key of which two tables have one part each."""
+    """Return the common type of a key that has a type in each of two tables."""
     pa = arrow.load("join()")
     if kind is None or other_kind is None or kind == other_kind:
         return other_kind if kind is None else kind
@@ -311,9 +312,9 @@ class Aggregate(Query):
     """A row for each group, with its key and aggregates of its rows, in the order of the keys.
 
     Args:
-        keys: By which columns rows are grouped; none: all rows are one group.
-        aggregations: What is computed.
-        is_second: Whether the table has parts of blocks, which `AggregateParts` has made.
+        keys: The columns to group by. None given: all rows are one group.
+        aggregations: The aggregates.
+        is_second: Whether the table holds the parts that `AggregateParts` has made from each block.
     """
 
     keys: tuple[str, ...]
@@ -364,14 +365,14 @@ class Aggregate(Query):
         )
 
     def can_be_parted(self) -> bool:
-        """Return whether each of its aggregates has parts."""
+        """Return whether all of its aggregates can be computed in parts."""
         return all(one.list_parts("x") is not None for one in self.aggregations)
 
 
 @final
 @dataclass(frozen=True)
 class AggregateParts(Query):
-    """Of each block, the parts that `Aggregate` merges: a row for each key."""
+    """The parts of each block that `Aggregate` merges: a row for each key."""
 
     keys: tuple[str, ...]
     aggregations: tuple[aggregates.Aggregation, ...]
@@ -411,7 +412,7 @@ class AggregateParts(Query):
 def _list_extremes(
     aggregations: Sequence[aggregates.Aggregation], table: Table, *, is_second: bool = False
 ) -> Sequence[str]:
-    """Return the columns of which an aggregate takes the least or the greatest value."""
+    """Return the columns whose least or greatest value an aggregate takes."""
     found = [
         _name_part(number, "part0") if is_second else one.on or ""
         for number, one in enumerate(aggregations)
@@ -424,8 +425,8 @@ _EXTREMES: Final = ("min", "max")
 
 
 def _make_ranked(one: aggregates.Aggregation, column: str | None, table: Table) -> str | None:
-    """Return the least or the greatest of values that have categories in an order; None if it is another aggregate, or
-    they are in that of the values."""
+    """Return the expression of the least or greatest value by the order of categories; None for another aggregate, or
+    for a column without ordered categories."""
     if column is None or one.word not in _EXTREMES or not list_ranks(table, [column]):
         return None
     at = list(table).index(column)
@@ -437,12 +438,12 @@ def _list_columns(keys: Sequence[str], aggregations: Sequence[aggregates.Aggrega
 
 
 def _name_part(number: int, what: str) -> str:
-    """Return the name of a column of parts. No user's column begins so."""
+    """Return the name of a column of parts. No user's column begins with a NUL character."""
     return f"\0{number}:{what}"
 
 
 def _build_keys(keys: Sequence[str], table: Table) -> tuple[list[str], list[tuple[str, object]], list[str], list[str]]:
-    """Return by what rows are grouped, the columns of the keys, by what they are ordered, and what is shown of them."""
+    """Return the keys' expressions for GROUP BY, their columns, their sort expressions, and the values to select."""
     blocks.check_columns(keys, list(table))
     places = _places(table)
     for key in keys:
@@ -454,7 +455,7 @@ def _build_keys(keys: Sequence[str], table: Table) -> tuple[list[str], list[tupl
 
 
 def _read_column(one: aggregates.Aggregation, table: Table) -> tuple[str, transport.ArrowType]:
-    """Return the expression of an aggregate's value, and its type."""
+    """Return the expression of an aggregate's input, and its type."""
     if one.on is None:
         return "1", None
     blocks.check_columns([one.on], list(table))
@@ -479,11 +480,11 @@ def _is_number(kind: transport.ArrowType) -> bool:
 
 
 _COUNTS_MISSING: Final = ("count", "count_distinct", "missing_pct", "zero_pct", "list", "unique")
-"""Aggregates that themselves say what a missing value is to them."""
+"""Aggregates that define the role of missing values themselves."""
 
 
 def _sees_gaps(one: aggregates.Aggregation) -> bool:
-    """Return whether the aggregate of values of which one is missing is missing."""
+    """Return whether one missing value makes the aggregate missing."""
     return not one.ignore_nulls and one.word not in _COUNTS_MISSING
 
 
@@ -496,6 +497,7 @@ def _find_result(one: aggregates.Aggregation, kind: transport.ArrowType, *, is_p
         return kind if getattr(one, "encode_lists", False) else ListOf(kind)
     if one.word in ("sum", "abs_max") and not _is_float(kind):
         is_exact = kind is not None and arrow.load("An aggregate").types.is_decimal(kind)
+        # Parts of whole numbers may need more than 64 bits. They arrive here as decimals of scale 0.
         return COMPUTED if is_exact and not (is_part and kind.scale == 0) else WHOLE
     return kind if one.keeps_type else COMPUTED
 

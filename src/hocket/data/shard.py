@@ -1,15 +1,14 @@
-"""A rank's part of a data set, by the sample ledger.
+"""A rank's part of a dataset, by the sample ledger.
 
-The rows are there, in blocks that any rank can read (`Source`), so which of them a rank takes at a step is computed, by
-`hocket.data.Ledger`, and no rank waits for another one: nothing is streamed to all from one place, where ranks can be
-out of step. A rank gets the blocks in which it has rows, and looks into the engine's memory; a batch is a copy of its
-rows.
+The rows are in blocks that any rank can read (`Source`). `hocket.data.Ledger` computes the rows that a rank takes at a
+step. So no rank waits for another: there is no central stream in which ranks could be out of step. A rank fetches the
+blocks in which it has rows, and reads them in the engine's memory. A batch is a copy of its rows.
 
-*Shuffling in a buffer* is usually done by filling one and drawing from it. What has been read is then in no order that
-could be named, and the position in the middle of an epoch cannot be saved. Here the rows are cut into windows of the
-buffer's size, and each window has an order of its own, in each epoch another one. So the row at a position can be
-computed, a row goes as far as in a buffer, and the ledger's promises hold as they do without. A window is of the whole
-data set's rows, of which each rank has its share, because otherwise the order would depend on how many ranks there are.
+*Shuffling in a buffer* usually means to fill a buffer and draw from it. The order of the rows that were read then has
+no description, and the position in the middle of an epoch cannot be saved. Here the rows are cut into windows of the
+buffer's size. Each window has an order of its own, and another one in each epoch. So the row at a position can be
+computed, a row moves as far as in a buffer, and the ledger's guarantees hold as without windows. A window spans rows of
+the whole dataset, and each rank has a share of it. Otherwise the order would depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ from hocket.data.methods.contract import Batching
 T = TypeVar("T")
 
 _READ_BYTES = 1 << 20
-"""How much is gathered at once, if batches are small: a gathering costs some 20 us beside its rows. A guess: a group of
-batches is still made in less than a millisecond."""
+"""Bytes that are gathered at once from small batches: a gathering costs some 20 us besides its rows. A guess: a group
+of batches is still made in less than a millisecond."""
 
 _CACHE_BYTES = 1 << 30
-"""How many bytes of blocks a rank keeps open. Open blocks are shared memory where the engine has it, and cannot be
-spilled. A guess."""
+"""Bytes of blocks that a rank keeps open. Open blocks are shared memory where the engine has it, and cannot be spilled.
+A guess."""
 
 _WINDOW, _WINDOW_SEED = "window", "window_seed"
-"""What a shard's state has beside its cursor's."""
+"""Keys of a shard's state that its cursor's state lacks."""
 
 
 @final
 class Windows:
-    """An order in which each row stays in the window where it is.
+    """An order in which each row stays within its window.
 
     Args:
-        num_rows: How many rows there are.
-        size: How many a window has.
-        seed: Which orders.
+        num_rows: Number of rows.
+        size: Number of rows of a window.
+        seed: Selects the orders.
 
     Example:
         >>> import numpy as np
@@ -61,7 +60,7 @@ class Windows:
         self.seed = seed
 
     def rows(self, epoch: int, positions: order.Rows) -> order.Rows:
-        """Return the rows that stand at positions in an epoch."""
+        """Return the rows at positions in an epoch."""
         if self.size == 1:
             return positions
         found = np.empty_like(positions)
@@ -69,7 +68,7 @@ class Windows:
         for number in np.unique(numbers).tolist():
             chosen = numbers == number
             start = number * self.size
-            # Each window has a seed of its own; the constant spreads them as far as possible.
+            # Each window has its own seed. The constant spreads the seeds as far as possible.
             seed = (self.seed + 0x9E3779B97F4A7C15 * (number + 1)) % (order.MAX_SEED + 1)
             inner = order.Order(min(self.size, self.num_rows - start), seed=seed, epoch=epoch)
             found[chosen] = start + inner.rows(positions[chosen] - start)
@@ -80,32 +79,31 @@ class Windows:
 @missing.explain_attributes
 @keywords.guard_methods
 class DataIterator(loader.WeighedLoader):
-    """A rank's part of a data set. Made by `hocket.train.get_dataset_shard`.
+    """A rank's part of a dataset. Made by `hocket.train.get_dataset_shard`.
 
-    Each loop over one of its batches is an epoch. All ranks take the same number of steps, and each row comes once in
-    an epoch, to one rank, whatever the number of rows, blocks and ranks. `batch_size` is a rank's; a step takes so many
-    times the number of ranks.
+    Each loop over its batches is an epoch. All ranks take the same number of steps. Each row comes once in an epoch, to
+    one rank, whatever the number of rows, blocks and ranks. `batch_size` is the number of rows of one rank; all ranks
+    together take that many times their number in a step.
 
-    *The end of an epoch.* With ``drop_last=True`` the rows that fill no batch of all ranks are left out. Otherwise the
-    last batches are shorter, by a row more or less, and a rank for which there is no row gets one that another rank has
-    too, so that it takes the step with the others. That row's weight is 0; nothing else is ever repeated.
-    ``loss_scale`` makes the mean loss of a rank its share of the mean over the batch of all ranks; `weights` has a
-    number for each row. A data set with fewer rows than ranks is the same: one step, in which some ranks have such a
-    row.
+    *The end of an epoch.* With ``drop_last=True`` the rows that do not fill a batch of all ranks are left out.
+    Otherwise the ranks' last batches are shorter, and differ by at most one row. A rank without a row gets one of
+    another rank, to take the step with the others. This row has weight 0; no other row is ever repeated. ``loss_scale``
+    turns the mean loss of a rank into its share of the mean over the batch of all ranks; `weights` has a number for
+    each row. A dataset with fewer rows than ranks works alike: one step, in which some ranks have such a row.
 
-    *Going on.* The position goes into each checkpoint that is reported, and after a restart, with any number of ranks,
-    the first loop goes on with the rows that were not handed out. A batch counts as done when the loop has it. A loop
-    that counts epochs begins at `epoch`.
+    *Going on.* Each checkpoint that is reported contains the position. After a restart, with any number of ranks, the
+    first loop goes on with the rows that were not handed out. A batch counts as done when the loop has it. A loop that
+    counts epochs begins at `epoch`.
 
     Args:
         source: The rows.
-        name: The data set's name.
-        rank: Which part.
-        world_size: How many parts there are.
-        start: Where an earlier run was: what `state_dict` returned.
-        use_gpu: Whether tensors go to a GPU if the loop does not say where.
-        announce: Is given `state_dict` when the first loop begins, for who saves positions. A shard that nobody reads
-            has none.
+        name: The dataset's name.
+        rank: The rank.
+        world_size: Number of ranks.
+        start: The position of an earlier run, a result of `state_dict`.
+        use_gpu: Whether tensors go to a GPU if the loop does not name a device.
+        announce: Receives `state_dict` when the first loop begins, for the code that saves positions. A shard that is
+            never read has no position.
 
     Example:
         >>> import tempfile
@@ -142,7 +140,7 @@ class DataIterator(loader.WeighedLoader):
         self._world_size = world_size
         self._use_gpu = use_gpu
         self._announce = announce
-        #: The position from which the next loop goes on, as long as no loop has begun.
+        #: The position of the next loop, until a loop has begun.
         self._start: dict[str, Any] = dict(start or {})
         self._cursor: cursor.Cursor | None = None
         self._key: tuple[int, bool, int, int] | None = None
@@ -172,30 +170,30 @@ class DataIterator(loader.WeighedLoader):
     to_tf = batches.to_tf
     iter_rows = batches.iter_rows
 
-    # --- where it is --------------------------------------------------------------------------------------------------
+    # --- position -----------------------------------------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
-        """The epoch that a loop is in, or else the one that the next loop begins, counted from 0."""
+        """The epoch of the running loop, or else the epoch that the next loop begins, counted from 0."""
         if self._cursor is not None:
             return self._cursor.epoch
         return int(self._start["epoch"]) - bool(self._start.get("ending", False)) if self._start else 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the shard is, as plain numbers, the same in all ranks; empty before the first loop.
+        """Return the shard's position, as plain numbers, equal on all ranks; empty before the first loop.
 
-        It goes into checkpoints by itself.
+        Checkpoints contain it automatically.
         """
         if self._cursor is None or self._key is None:
             return dict(self._start)
         return {**self._cursor.state_dict(), _WINDOW: self._key[2], _WINDOW_SEED: self._key[3]}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Have the next loop go on where another shard was, with any number of ranks and any batch size.
+        """Let the next loop go on from another shard's position, with any number of ranks and any batch size.
 
         Args:
-            state: What `state_dict` returned, in any rank. All ranks must load the same. It is checked when the loop
-                begins.
+            state: The result of `state_dict` on any rank. All ranks must load the same state. It is checked when the
+                loop begins.
         """
         if self._cursor is not None:
             self._cursor.close()
@@ -206,7 +204,7 @@ class DataIterator(loader.WeighedLoader):
     def _loop(self, convert: Callable[[blocks.Block], T], batching: Batching) -> Iterable[T]:
         assert batching.batch_size is not None, "checked"
         window = seed = 0
-        # A loop that shuffles all rows need not shuffle windows.
+        # If the ledger shuffles all rows, windows need no shuffle.
         if batching.shuffle_buffer is not None and self._source.shuffle_seed is None:
             window = min(int(batching.shuffle_buffer), self._source.num_rows)
             seed = int(batching.shuffle_seed or 0) if window else 0
@@ -227,13 +225,13 @@ class DataIterator(loader.WeighedLoader):
         return loader.Loop(moved, loop, batches)
 
     def _open(self, key: tuple[int, bool, int, int]) -> cursor.Cursor:
-        """Return the cursor for a loop: the one there is, or one for other batches that begins where that one is."""
+        """Return the loop's cursor: the current one, or a new one at the same place for batches of another kind."""
         if self._cursor is not None and key == self._key:
             return self._cursor
         made = self._build_cursor(*key[:2])
         if self._cursor is not None:
             before = self._cursor.state_dict()
-            made.set_epoch(before["epoch"] + (before["position"] > 0))  # a loop that begins anew begins an epoch
+            made.set_epoch(before["epoch"] + (before["position"] > 0))  # a new loop begins an epoch
             self._cursor.close()
         elif self._start:
             self._go_on(made, key)
@@ -277,7 +275,7 @@ class DataIterator(loader.WeighedLoader):
     def _read(
         self, parts: Iterator[ledger.Slice], windows: Windows | None, convert: Callable[[blocks.Block], T]
     ) -> Iterator[tuple[ledger.Slice, T]]:
-        """Give batches. Small ones are gathered together."""
+        """Yield batches. Small ones are gathered together."""
         most = max(1, _READ_BYTES // self._row_bytes)
         group: list[ledger.Slice] = []
         count = 0
@@ -304,8 +302,8 @@ class DataIterator(loader.WeighedLoader):
             at += len(own)
 
     def _fetch(self, number: int) -> blocks.Block:
-        """Return a block, and keep it as long as others are not needed more."""
-        block = self._cache.pop(number, None)  # two threads may be here for a moment, when a loop is broken off
+        """Return a block, and keep it open until the space is needed for others."""
+        block = self._cache.pop(number, None)  # after a loop was broken off, two threads may be here for a moment
         if block is None:
             block = execution.fetch(self._source.parts[number])
         self._cache[number] = block
@@ -320,7 +318,7 @@ class DataIterator(loader.WeighedLoader):
         return self._fetch(0) if self._source.parts else blocks.Block({}, 0)
 
     def count(self) -> int:
-        """Return how many rows there are, on all ranks together."""
+        """Return the number of rows, on all ranks together."""
         return self._source.num_rows
 
     def schema(self) -> blocks.Schema | None:
@@ -328,11 +326,9 @@ class DataIterator(loader.WeighedLoader):
         return self._peek().read_schema() if self._source.parts else None
 
     def materialize(self) -> dataset.Dataset:
-        """Return a part of the rows as a data set: those that follow one another from this rank's share on.
+        """Return this rank's share of the rows as a dataset: consecutive rows, without a position.
 
-        No position is kept of it.
-
-        The ranks' parts have all rows together, each once, and differ by a row at most.
+        The shares of all ranks together have each row once, and differ by at most one row.
         """
         start, stop = ledger.cut(self._source.num_rows, self._rank, self._world_size)
         return dataset.Dataset(execution.cut_parts(self._source.parts, start, stop))

@@ -1,4 +1,4 @@
-"""The functions behind the steps of a plan: each works on one block, in a task."""
+"""The functions behind the steps of a plan. Each works on one block, in a task."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hocket.data.expressions import computing, tree
 
 
 def name_function(function: Callable[..., object]) -> str:
-    """Return how a user's function is called in messages."""
+    """Return a user's function's name for messages."""
     return str(getattr(function, "__qualname__", None) or repr(function)).replace("<locals>.", "")
 
 
@@ -56,7 +56,7 @@ def _map_parts(
     batch_format: str,
     is_shared: bool,
 ) -> blocks.Block:
-    """Call a user's function with parts of a block, and return what it returns as one."""
+    """Call a user's function with parts of a block, and return the results as one block."""
     made: list[blocks.Block] = []
     for start, stop in parts:
         part = block.cut(start, stop)
@@ -71,7 +71,7 @@ def _map_parts(
 
 @contextlib.contextmanager
 def _advise_copies(is_shared: bool) -> Iterator[None]:
-    """Add to the error of a function that writes into what is read-only how it is given what may be written to."""
+    """Add advice to the error of a function that writes into a read-only array: the keyword that supplies copies."""
     try:
         yield
     except ValueError as error:
@@ -92,7 +92,7 @@ def map_rows(
 def flat_map_rows(
     block: blocks.Block, *, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> blocks.Block:
-    """Call a user's function with each row, and take all rows that it returns."""
+    """Call a user's function with each row, and return all rows of its results."""
     what = f"What flat_map(`{name_function(function)}`) returns"
     view = blocks.RowView(block)
     rows: list[object] = []
@@ -113,7 +113,7 @@ def flat_map_rows(
 def filter_rows(
     block: blocks.Block, *, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> blocks.Block:
-    """Keep the rows of which a user's function says so."""
+    """Keep the rows for which a user's function returns a true value."""
     kept = [at for at, row in enumerate(block.list_rows()) if function(row, *args, **kwargs)]
     return block.pick(np.array(kept, np.int64))
 
@@ -128,14 +128,14 @@ def map_groups(
     args: tuple[object, ...],
     kwargs: Mapping[str, object],
 ) -> blocks.Block:
-    """Call a user's function with each group of a block, which has whole groups, one behind the other."""
+    """Call a user's function with each group of a block. The block has whole groups, one after the other."""
     what = f"What map_groups(`{name_function(function)}`) returns"
     parts = itertools.pairwise([*find_groups(block, keys).tolist(), block.num_rows])
     return _map_parts(block, parts, lambda group: function(group, *args, **kwargs), what, batch_format, is_shared)
 
 
 def find_groups(block: blocks.Block, keys: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return where groups begin in a block whose rows are sorted by their keys."""
+    """Return the first row of each group in a block whose rows are sorted by their keys."""
     if not block.num_rows:
         return np.empty(0, np.int64)
     changed = np.zeros(block.num_rows - 1, bool)
@@ -145,7 +145,7 @@ def find_groups(block: blocks.Block, keys: Sequence[str]) -> npt.NDArray[np.int6
 
 
 _MISSING: Final = re.compile(r"No match for FieldRef\.Name\((.*?)\)")
-"""What Arrow says of a column that is not there."""
+"""Arrow's message for a column that does not exist."""
 
 
 def filter_expression(block: blocks.Block, *, expression: object, given: str) -> blocks.Block:
@@ -158,7 +158,7 @@ def filter_expression(block: blocks.Block, *, expression: object, given: str) ->
     table = block.to_batch("pyarrow").append_column("\0row", arrow.build_array("row", np.arange(block.num_rows)))
     try:
         kept = table.filter(expression).column("\0row")
-    except (KeyError, ValueError, TypeError, NotImplementedError) as error:  # Arrow's own are among them
+    except (KeyError, ValueError, TypeError, NotImplementedError) as error:  # Arrow's own errors derive from these
         if (missing := _MISSING.search(str(error))) is not None:
             blocks.check_columns([missing.group(1)], list(block.columns))
         names = ", ".join(map(repr, block.columns))
@@ -167,7 +167,7 @@ def filter_expression(block: blocks.Block, *, expression: object, given: str) ->
 
 
 def with_columns(exprs: Mapping[str, tree.Expr], block: blocks.Block) -> blocks.Block:
-    """Add what expressions make of a block."""
+    """Add columns that expressions compute from a block."""
     if not block.columns:
         return block
     made = {
@@ -186,7 +186,7 @@ def sample_rows(block: blocks.Block, number: int, *, fraction: float, seed: int)
 def take_share(
     block: blocks.Block, number: int, *, share: float, seed: int, column: str | None, is_test: bool
 ) -> blocks.Block:
-    """Keep the rows of one of two parts: by a random number, or by what a column has."""
+    """Keep the rows of one of two parts, chosen by a random number or by the hash of a column's value."""
     if not block.num_rows:
         return block
     if column is None:
@@ -198,19 +198,19 @@ def take_share(
 
 
 def _normalize(value: object) -> object:
-    """Return a value in the one form that it has in columns of all types: 1 for 1.0, None for NaN."""
+    """Return a value in one form for columns of all types: 1 for 1.0, None for NaN."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else None if math.isnan(value) else value
     return value
 
 
 def select_columns(names: tuple[str, ...], block: blocks.Block) -> blocks.Block:
-    """Keep some columns."""
+    """Keep only these columns."""
     return block.select(names) if block.columns else block
 
 
 def drop_columns(names: tuple[str, ...], block: blocks.Block) -> blocks.Block:
-    """Leave some columns out."""
+    """Remove these columns."""
     if not block.columns:
         return block
     blocks.check_columns(names, list(block.columns))
@@ -224,7 +224,7 @@ def drop_columns(names: tuple[str, ...], block: blocks.Block) -> blocks.Block:
 
 
 def rename_columns(names: Mapping[str, str] | tuple[str, ...], block: blocks.Block) -> blocks.Block:
-    """Give columns other names."""
+    """Rename columns."""
     if not block.columns:
         return block
     if isinstance(names, tuple):
@@ -250,7 +250,7 @@ def add_column(
     column: str,
     batch_format: str,
 ) -> blocks.Block:
-    """Add what a user's function makes of a block."""
+    """Add a column that a user's function computes from a block."""
     if not block.columns:
         return block
     what = f"add_column({column!r}, `{name_function(function)}`)"
@@ -267,7 +267,7 @@ def add_column(
 
 
 def cut_rows(limit: int, block: blocks.Block) -> blocks.Block:
-    """Leave the first rows of a block."""
+    """Keep the first rows of a block."""
     return block.cut(0, limit)
 
 
@@ -281,22 +281,22 @@ def takes_groups(apply: Callable[..., blocks.Block]) -> bool:
 
 
 def iter_groups(block: blocks.Block, apply: Callable[..., blocks.Block]) -> Iterator[blocks.Block]:
-    """Give the groups of a block on which such a step is to act."""
+    """Return an iterator over the groups of a block, for a step that `takes_groups`."""
     starts = find_groups(block, getattr(apply, "keywords", {})["keys"]).tolist()
     return (block.cut(start, stop) for start, stop in itertools.pairwise([*starts, block.num_rows]))
 
 
-# --- functions of the program's ---------------------------------------------------------------------------------------
+# --- users' functions -------------------------------------------------------------------------------------------------
 
 _SIDE_BY_SIDE: Final = 4
-"""How many coroutines of a block run at once. Ray's number."""
+"""How many coroutines run at once for a block. Ray's number."""
 
 
 @final
 @dataclass(frozen=True)
 class _Outcome:
-    """The result or the error of a call. The loop gets both as a value, because some errors would end the loop, and no
-    future takes a StopIteration."""
+    """The result or the error of a call. The loop returns either as a value, because some errors would end the loop,
+    and a future cannot hold a StopIteration."""
 
     value: Any = None
     error: BaseException | None = None
@@ -309,14 +309,14 @@ class _Outcome:
 
 @final
 class Asynchronous:
-    """A coroutine function, or an asynchronous generator, that threads call as an ordinary function; a loop in the
-    thread that waits for them runs it. What it keeps, such as a connection, stays with that loop.
+    """A coroutine function, or an asynchronous generator, that threads call as an ordinary function. An event loop runs
+    it, in the thread that waits for these threads. Objects that it keeps, such as a connection, stay with that loop.
 
-    The loop runs until each of these threads has ended, also after an error: a thread that called into a loop that
-    stands still would wait for ever. After the first error, calls that have begun are cancelled, and no other begins.
+    The event loop runs until each of the threads has ended, also after an error: a thread that called into a stopped
+    loop would wait for ever. After the first error, calls that have begun are cancelled, and no others begin.
 
     Args:
-        function: What is called.
+        function: The coroutine function or asynchronous generator.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -338,7 +338,7 @@ class Asynchronous:
         return asyncio.run_coroutine_threadsafe(self._call(args, kwargs), self._loop).result().open()
 
     async def _call(self, args: Sequence[object], kwargs: Mapping[str, object]) -> _Outcome:
-        if self._is_left:  # this is read and set in the loop's thread alone, so no call slips through
+        if self._is_left:  # only the loop's thread reads and sets this, so no call slips through
             return _Outcome(error=futures.CancelledError())
         try:
             found = self._function(*args, **kwargs)
@@ -347,16 +347,16 @@ class Asynchronous:
             return _Outcome(error=error)
 
     def run(self, apply: Callable[[blocks.Block], blocks.Block], block: blocks.Block, size: int) -> blocks.Block:
-        """Return what becomes of a block. Parts of it are worked on side by side, whose lengths are whole sizes."""
+        """Return the step's result for a block. Threads process parts of it at once, in multiples of `size` rows."""
         count = size * max(1, math.ceil(block.num_rows / size / _SIDE_BY_SIDE))
         parts = [block.cut(start, start + count) for start in range(0, max(1, block.num_rows), count)]
 
         loop = self._loop = self._loop or asyncio.new_event_loop()
         begun = loop.create_future()
         begun.set_result(None)
-        loop.run_until_complete(begun)  # raises where no loop can run, before a thread waits for this one
+        loop.run_until_complete(begun)  # raises where a loop cannot run, before a thread waits for this loop
         self._is_left = False
-        errors: list[BaseException] = []  # in the order of time: the first is the cause of the others
+        errors: list[BaseException] = []  # in order of time: the first is the cause of the others
 
         def work(part: blocks.Block) -> blocks.Block | None:
             try:
@@ -372,14 +372,14 @@ class Asynchronous:
                 self._waiting = loop.create_task(self._wait(works))
                 try:
                     loop.run_until_complete(self._waiting)
-                except BaseException as error:  # noqa: BLE001 (raised below: an interrupt, or what a task has let out)
+                except BaseException as error:  # noqa: BLE001 (raised below: an interrupt, or a task's own error)
                     errors.append(error)
                     self._leave()
         try:
             if errors:
                 raise errors[0]
         finally:
-            errors.clear()  # an error knows this frame, and the two would keep each other
+            errors.clear()  # an error refers to this frame, and a cycle would keep both alive
         made = [found for one in works if (found := one.result()) is not None]
         return blocks.join(made) if len(made) > 1 else made[0]
 
@@ -390,7 +390,7 @@ class Asynchronous:
             await asyncio.wait(others)
 
     def _leave(self) -> None:
-        """Cancel what has begun, and let nothing else begin. Runs in the loop's thread."""
+        """Cancel the calls that have begun, and let no others begin. Runs in the loop's thread."""
         assert self._loop is not None
         self._is_left = True
         for one in asyncio.all_tasks(self._loop) - {self._waiting}:
@@ -398,7 +398,7 @@ class Asynchronous:
 
 
 def is_asynchronous(function: object) -> bool:
-    """Return whether calling a function, or instances of a class, makes a coroutine or an asynchronous generator."""
+    """Return whether calling a function, or an instance of a class, makes a coroutine or an asynchronous generator."""
     called = function.func if isinstance(function, functools.partial) else function
     return _makes_coroutine(called) or _makes_coroutine(getattr(called, "__call__", None))  # noqa: B004 (not whether)
 
@@ -408,13 +408,12 @@ def _makes_coroutine(function: object) -> bool:
 
 
 def adapt(function: Callable[..., object]) -> Callable[..., object]:
-    """Return a function as steps call it."""
+    """Return a function in the form in which steps call it."""
     return Asynchronous(function) if is_asynchronous(function) else function
 
 
 def call(apply: Callable[[blocks.Block], blocks.Block], block: blocks.Block) -> blocks.Block:
-    """Return what a step that calls a function of the program's makes of a block. An error is marked as the
-    program's."""
+    """Return the result of a step that calls a user's function. An error is marked as the user's."""
     how = getattr(apply, "keywords", {})
     try:
         if not isinstance(how.get("function"), Asynchronous):

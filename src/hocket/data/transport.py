@@ -1,9 +1,9 @@
-"""Columns on their way to the engine for tables (DuckDB) and back.
+"""Columns on their way to the table engine (DuckDB) and back.
 
-The engine knows fewer types than Arrow, and some otherwise: it has no half floats, no zones of nanoseconds, and no
-dictionaries of one's own. A type that it does not know travels in two steps, also inside of lists and dicts: as a type
-of the same values (`_simplify`, a cast), and then as one of the same bytes (`_lay_out`, a view), in which values are in
-the same order. Back, both are undone.
+The engine has fewer types than Arrow, and some differ: it has no half floats, no nanoseconds with a zone, and no
+user-defined dictionaries. A type that it lacks travels in two steps, also within lists and dicts. First a cast turns it
+into a type of the same values (`_simplify`). Then a view turns that into a type of the same bytes (`_lay_out`), whose
+values are in the same order. On the way back, both steps are undone.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from hocket.data import arrow, blocks, columns
 T = TypeVar("T")
 
 ArrowType = Any
-"""A type of Arrow's; None where nothing is known of a column but that its values are missing."""
+"""A type of Arrow's; None for a column that is only known to have missing values."""
 
 
 def list_different(values: Iterable[T]) -> list[T]:
-    """Return each value once, in their order. They are types, or have types, of which a program's own may have no
-    hash."""
+    """Return each value once, in order. For types, and values that contain types: a user's type may lack a hash."""
     values = list(values)
     try:
         return list(dict.fromkeys(values))
@@ -32,13 +31,13 @@ def list_different(values: Iterable[T]) -> list[T]:
 
 
 def unify(tables: Sequence[blocks.Types], what: str) -> dict[str, ArrowType]:
-    """Return the columns of a table and their types, of those of its blocks.
+    """Return the columns of a table and their types, from the columns of its blocks.
+
+    Rows of a block that lacks a column have missing values there.
 
     Args:
         tables: The columns of each block.
-        what: Whose they are, for the error.
-
-    A column that a block lacks is missing in its rows.
+        what: The source of the blocks, for the error.
     """
     found: dict[str, list[ArrowType]] = {}
     for one in list_different(tables):
@@ -48,7 +47,7 @@ def unify(tables: Sequence[blocks.Types], what: str) -> dict[str, ArrowType]:
 
 
 def list_mixed(tables: Sequence[blocks.Types], table: Mapping[str, ArrowType]) -> frozenset[str]:
-    """Return the columns that travel as decimals because some blocks have whole numbers without signs, others with."""
+    """Return the columns that travel as decimals because they are unsigned in some blocks and signed in others."""
     types = arrow.load("A relation").types
     kinds = [(name, _find_arrow_type(getattr(kind, "kind", kind))) for one in tables for name, kind in one]
     return frozenset(
@@ -83,7 +82,7 @@ def _unify_column(name: str, kinds: Sequence[ArrowType], what: str) -> ArrowType
 
 
 def encode_type(kind: ArrowType) -> Any:
-    """Return the type as which a column travels to the engine."""
+    """Return the type in which a column travels to the engine."""
     pa = arrow.load("A relation")
     if kind is None or pa.types.is_null(kind):
         return pa.int32()
@@ -91,7 +90,7 @@ def encode_type(kind: ArrowType) -> Any:
 
 
 def _simplify(kind: Any) -> Any:
-    """Return a type that the engine knows, or whose bytes it can take, of the same values."""
+    """Return a type of the same values that the engine has, or whose bytes it can take."""
     pa = arrow.load("A relation")
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType):
@@ -108,12 +107,12 @@ def _simplify(kind: Any) -> Any:
 
 
 def _lay_out(kind: Any) -> Any:
-    """Return a type that the engine knows, of the same bytes."""
+    """Return a type of the same bytes that the engine has."""
     pa = arrow.load("A relation")
     types = pa.types
-    if types.is_map(kind):  # the engine's have each key once
+    if types.is_map(kind):  # a map of the engine's has each key once
         return pa.list_(pa.struct([("f0", _lay_out(kind.key_type)), ("f1", _lay_out(kind.item_type))]))
-    if types.is_struct(kind):  # the engine does not tell x from X
+    if types.is_struct(kind):  # the engine does not distinguish x from X
         return pa.struct([(f"f{at}", _lay_out(kind.field(at).type)) for at in range(kind.num_fields)])
     if types.is_time32(kind) or types.is_date32(kind):
         return pa.int32()
@@ -127,23 +126,23 @@ def _lay_out(kind: Any) -> Any:
 
 
 def check_key(name: str, kind: ArrowType, what: str) -> None:
-    """Raise if the engine would put values of a type in another order, or not know equal ones."""
+    """Raise if the engine would order values of a type differently, or miss equal ones."""
     types = arrow.load("A relation").types
     if kind is not None and (types.is_interval(kind) or (types.is_decimal(kind) and kind.precision > 38)):
         raise TypeError(f"{what}: column {name!r} is {kind}, which cannot be a key. Choose another column, or cast it.")
 
 
 def encode(name: str, column: Any, kind: ArrowType, count: int = 0) -> Any:
-    """Return a column as it travels.
+    """Return a column in the form in which it travels.
 
     Args:
-        name: The column's, for the error.
-        column: A column of a block; None if it lacks it.
-        kind: The type of all of the table's blocks.
-        count: How many rows the block has.
+        name: The column's name, for the error.
+        column: A column of a block; None if the block lacks it.
+        kind: The column's type in the whole table.
+        count: Number of rows of the block.
 
     Raises:
-        TypeError: It holds objects that Arrow has no type for, or a value that the type has not.
+        TypeError: The column holds objects without an Arrow type, or a value that does not fit the type.
     """
     pa = arrow.load("A relation")
     if column is None:
@@ -168,18 +167,18 @@ def encode(name: str, column: Any, kind: ArrowType, count: int = 0) -> Any:
 
 
 def decode(column: Any, kind: ArrowType, known: Any = None) -> Any:
-    """Return a column that comes from the engine as what it was.
+    """Return a column from the engine in its original type.
 
     Args:
-        column: The engine's.
-        kind: What it was; None if there were only missing values.
-        known: Its categories, if it had such; None: those of its values.
+        column: The engine's column.
+        kind: The original type; None if all values were missing.
+        known: The original categories; None: taken from the values.
     """
     pa = arrow.load("A relation")
     if kind is None or pa.types.is_null(kind):
         return pa.nulls(len(column))
     travelled = encode_type(kind)
-    if not column.type.equals(travelled, check_metadata=True):  # also the names inside of lists
+    if not column.type.equals(travelled, check_metadata=True):  # also the names within lists
         column = column.cast(travelled)
     if pa.types.is_float16(kind):
         return column.cast(kind)

@@ -1,18 +1,18 @@
-"""Which line of the user's program is at work: for messages that say who made something."""
+"""The current line of the user's program, for messages that say which line made an object."""
 
 from __future__ import annotations
 
 import sys
 
 PACKAGE = __file__.removesuffix("engine/callers.py")
-"""The folder of our own code, with a slash behind it."""
+"""The folder of our own code, with a slash at its end."""
 
 UNKNOWN = "hocket"
-"""Said where no line of the user's is on the stack."""
+"""The result of `find_line` if no line of the user's is on the stack."""
 
 
 def find_line() -> str:
-    """Return ``file:line`` of the innermost code that is not ours. Costs some 2 us."""
+    """Return ``file:line`` of the innermost code that is not ours. It takes some 2 us."""
     frame = sys._getframe(1)
     while frame.f_code.co_filename.startswith(PACKAGE):
         if frame.f_back is None:
@@ -22,7 +22,7 @@ def find_line() -> str:
 
 
 def find_stack_level() -> int:
-    """Return the `stacklevel` with which a warning of our caller points at the innermost code that is not ours."""
+    """Return the `stacklevel` for a warning of our caller, so that it names the innermost code that is not ours."""
     frame = sys._getframe(1)
     level = 1
     while frame.f_code.co_filename.startswith(PACKAGE) and frame.f_back is not None:
@@ -32,8 +32,8 @@ def find_stack_level() -> int:
 
 
 def name_function(function: object, method: str = "") -> str:
-    """Return the name of a function, or of a class's method, as Ray gives it: ``app.Counter.add``. The program's own
-    module is named like its file."""
+    """Return the name of a function, or of a class's method, as in Ray: ``app.Counter.add``. For code in ``__main__``,
+    the module's name is the name of its file."""
     named = getattr(function, method, None) if method else function
     module = getattr(function, "__module__", None) or "?"
     code = getattr(named, "__code__", None)
@@ -43,8 +43,8 @@ def name_function(function: object, method: str = "") -> str:
 
 
 def describe_function(function: object) -> str:
-    """Return ``file:line`` of a function's definition; its name if it has no code of its own. A file of ours is named
-    from our folder on."""
+    """Return ``file:line`` of a function's definition; its name if it has no Python code. The path of a file of ours
+    begins at our folder."""
     code = getattr(function, "__code__", None)
     if code is None:
         return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__name__)}"

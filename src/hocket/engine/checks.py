@@ -1,4 +1,4 @@
-"""Checks of an engine that holds the kernel, before it calls it. Workers have no kernel, and do not load this."""
+"""Checks that an engine makes before it calls its kernel. Workers have no kernel, and do not load this module."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hocket.kernel.records import TaskKind
 
 
 def get_actor(kernel: machine.Kernel, actor_id: int) -> records.ActorRecord:
-    """Return the record of an actor; raise if there is none of that id."""
+    """Return the record of an actor; raise ActorHandleNotFoundError if there is no actor with this id."""
     actor = kernel.actors.get(actor_id)
     if actor is None or actor_id not in kernel.objects:
         raise exceptions.ActorHandleNotFoundError(
@@ -20,7 +20,7 @@ def get_actor(kernel: machine.Kernel, actor_id: int) -> records.ActorRecord:
 
 
 def check_pending(kernel: machine.Kernel, actor_id: int, caller: int) -> None:
-    """Raise if the caller has as many unanswered calls on the actor as it may have."""
+    """Raise PendingCallsLimitExceeded if the caller has as many unanswered calls on the actor as it may have."""
     actor = kernel.actors.get(actor_id)
     if actor is None:
         return
@@ -31,7 +31,7 @@ def check_pending(kernel: machine.Kernel, actor_id: int, caller: int) -> None:
 
 
 def check_forcible(kernel: machine.Kernel, object_id: int) -> None:
-    """Raise if the object is made by a call of an actor, which cannot be cancelled by force."""
+    """Raise ValueError if an actor's call makes the object: such a call cannot be cancelled by force."""
     record = kernel.objects.get(object_id)
     task = record.task if record is not None else None
     if task is not None and task.kind != TaskKind.FUNCTION:

@@ -1,7 +1,7 @@
-"""The engine contract: the one seam between the programming model and what carries it out.
+"""The engine contract: the only interface between the programming model and the engines.
 
-`hocket.core` turns decorators and options into the records of this module and hands them to an `Engine`;
-`hocket.testing.EngineContract` is the judge of whether an engine keeps its promises.
+`hocket.core` turns decorators and options into the records of this module, and passes them to an `Engine`.
+`hocket.testing.EngineContract` tests whether an engine keeps its promises.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ NO_ID = 0
 """The id of no object, and of a handle that is being collected."""
 
 GRACE_SECONDS = 0.3
-"""How long tasks may take to give way, and then processes to end. A guess: a function in Python needs milliseconds, and
-both together must be over within a second."""
+"""Seconds that tasks have to end after an interrupt, and that processes have afterwards. A guess: a function in Python
+needs milliseconds, and both together must be over within a second."""
 
 running_handlers: list[int] = []
-"""The signals whose handlers the main thread runs, the innermost last: then no event loop of its is between two
-callbacks, though one may run."""
+"""The signals for which the main thread runs handlers now, the innermost last. While a handler runs, a running event
+loop of the main thread may be interrupted anywhere, and not only between two callbacks."""
 
 
 def is_from_handler(error: BaseException) -> bool:
-    """Tell whether a signal's handler raised it: it has nothing to do with the code that it went through, then."""
+    """Return whether a signal handler raised an error, which then says nothing about the code that it interrupted."""
     return "__hocket_signal__" in getattr(error, "__dict__", ())
 
 
@@ -61,7 +61,7 @@ class Id(str):
         return bytes.fromhex(self)
 
     def is_nil(self) -> bool:
-        """Tell whether it stands for nothing."""
+        """Return whether this is the id of nothing."""
         return not self.strip("f")
 
 
@@ -71,29 +71,29 @@ _NO_VALUE: Final = (
 
 
 def _refuse_use(ref: ObjectRef[object], *_: object) -> NoReturn:
-    """Raise for an operation on a reference that is meant for its value."""
+    """Raise TypeError for an operation on a reference that was meant for the value."""
     raise TypeError(f"{_NO_VALUE}.")
 
 
 class ObjectRef(Generic[T_co]):
     """A handle on an immutable value that the engine holds, or will hold when a task has made it.
 
-    Pass it to other tasks, put it into containers, `get` it. When the last handle in all processes is gone, the value
-    is freed. Handles compare by identity: one process has one handle object for each object.
+    Pass it to other tasks, put it into containers, or `get` the value. When the last handle in all processes is gone,
+    the value is freed. Handles compare by identity: a process has one handle for each object.
 
-    Never built by users: `.remote()`, `put` and `placement_group(...).ready()` return them.
+    `.remote()`, `put` and `placement_group(...).ready()` return references; users do not build them.
     """
 
     __slots__ = ("__weakref__", "_engine", "_id", "_native")
 
     _native: object
-    """What keeps the object alive, on an engine that stands on another system; not set on others."""
+    """The other system's reference, which keeps the object alive, on an engine on another system; not set on others."""
 
     def __init__(self, object_id: int, engine: Engine) -> None:
         self._id = object_id
         self._engine = engine
 
-    if not TYPE_CHECKING:  # or a type checker would let it pass
+    if not TYPE_CHECKING:  # a type checker that saw these would accept such uses
 
         def __getattr__(self, name):
             if name.startswith("_"):
@@ -105,7 +105,7 @@ class ObjectRef(Generic[T_co]):
                 obj=self,
             )
 
-        # Not `__iter__`: a reference is no Iterable. A loop over it asks for its item 0.
+        # Not `__iter__`: a reference is no Iterable. A loop over a reference calls `__getitem__(0)`.
         __getitem__ = __setitem__ = __len__ = __lt__ = __le__ = __gt__ = __ge__ = __int__ = __float__ = _refuse_use
         __index__ = __round__ = __neg__ = __pos__ = __abs__ = __invert__ = __and__ = __rand__ = _refuse_use
         __or__ = __ror__ = __xor__ = __rxor__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = _refuse_use
@@ -113,7 +113,7 @@ class ObjectRef(Generic[T_co]):
         __rfloordiv__ = __mod__ = __rmod__ = __divmod__ = __rdivmod__ = __pow__ = __rpow__ = _refuse_use
 
         def __bool__(self):
-            # True as in Ray, whose programs ask whether there is a reference at all; but never silently so.
+            # True as in Ray, because Ray's programs test this way whether there is a reference; but with a warning.
             advice = "it is always true, and `ref is not None` asks whether there is a reference"
             warnings.warn(f"{_NO_VALUE}; {advice}.", stacklevel=2)
             return True
@@ -138,7 +138,7 @@ class ObjectRef(Generic[T_co]):
         return Id(self._engine.view.get_context().job_id)
 
     def future(self) -> futures.Future[T_co]:
-        """Return a `concurrent.futures.Future` of the value. Cancelling it does not cancel the task."""
+        """Return a `concurrent.futures.Future` of the value. To cancel the future does not cancel the task."""
         from concurrent import futures  # here, because most programs need neither this nor asyncio (24 ms)
 
         future: futures.Future[T_co] = futures.Future()
@@ -151,8 +151,8 @@ class ObjectRef(Generic[T_co]):
         return future
 
     def as_future(self) -> asyncio.Future[T_co]:
-        """Return an `asyncio.Future` of the value, on the event loop that runs, or else on this thread's, which may be
-        run later. Cancelling it does not cancel the task.
+        """Return an `asyncio.Future` of the value, on the running event loop, or else on this thread's, which may run
+        later. To cancel the future does not cancel the task.
         """
         import asyncio
 
@@ -161,7 +161,7 @@ class ObjectRef(Generic[T_co]):
             loop_thread = threading.get_ident()
         except RuntimeError:
             loop = asyncio.get_event_loop()
-            loop_thread = 0  # whichever runs it later
+            loop_thread = 0  # any thread may run the loop later
         future: asyncio.Future[T_co] = loop.create_future()
 
         def settle() -> None:
@@ -169,19 +169,19 @@ class ObjectRef(Generic[T_co]):
                 self._settle(future)
 
         def call_settle() -> None:
-            if loop.is_closed():  # nobody waits any more
+            if loop.is_closed():  # no coroutine can wait for it any more
                 return
             if threading.get_ident() == loop_thread and not running_handlers:
                 settle()
-            else:  # a handler of a signal may have interrupted the loop's own wait
+            else:  # another thread, or a signal handler that may have interrupted the loop's own wait
                 loop.call_soon_threadsafe(settle)
 
         self._engine.objects.when_done(self, call_settle)
         return future
 
     def _settle(self, future: futures.Future[T_co] | asyncio.Future[T_co]) -> None:
-        """Give a future the value, which is there, or the error. What a signal's handler raises meanwhile is raised
-        here: whoever interrupts the program may not be waiting for this future."""
+        """Give a future the value, which is there, or the error. An error that a signal handler raises meanwhile is
+        raised here, and not stored: the interrupt concerns the program, and perhaps no waiter of this future."""
         try:
             value = self._engine.objects.get((self,), None)[0]
         except BaseException as error:
@@ -206,14 +206,14 @@ class ObjectRef(Generic[T_co]):
         return self._engine.handles.reduce_ref(self)
 
     def __del__(self) -> None:
-        # May run in any thread at any moment, so no lock: a deque's append is atomic. Until this is over weak
-        # references still give the handle to other threads; without its id they can tell that it is none any more.
+        # This may run in any thread at any moment, so it takes no lock: a deque's append is atomic. Until it returns,
+        # weak references still give the handle to other threads, which see by the missing id that it is dead.
         object_id, self._id = self._id, NO_ID
         self._engine.dropped.append(object_id)
 
 
 AnyRef: TypeAlias = ObjectRef[Any]
-"""A reference to something that only the user's code looks into."""
+"""A reference to a value of unknown type, which only the user's code uses."""
 
 
 class _Encoding(threading.local):
@@ -226,17 +226,16 @@ class _Decoding(threading.local):
 
 
 encoding = _Encoding()
-"""``encoding.refs`` is the list that collects the references in the value being encoded by this thread. With
-``encoding.by_index`` they are encoded as places in that list, and whoever decodes the value brings the list
-(``decoding.refs``): it has to count them anyway, and a list of 10,000 references then takes no call of ours for
-each."""
+"""``encoding.refs`` is the list that collects the references in the value that this thread encodes. With
+``encoding.by_index`` they are encoded as indices into that list, and the decoder provides the list (``decoding.refs``):
+it has to count the references anyway, and 10,000 references then take no call of ours for each."""
 
 decoding = _Decoding()
-"""``decoding.refs`` is the list of handles for the value being decoded by this thread."""
+"""``decoding.refs`` is the list of handles for the value that this thread decodes."""
 
 
 class _References:
-    """Stands in an encoded value for the list of its references."""
+    """A placeholder in an encoded value for the list of its references."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return _get_decoding_refs, ()
@@ -255,12 +254,12 @@ def _get_decoding_refs() -> list[ObjectRef[object]]:
 
 
 def rebuild_ref(object_id: int) -> ObjectRef[object]:
-    """Return this process's handle for the object: what an unpickled reference becomes."""
+    """Return this process's handle for an object; unpickling a reference calls this."""
     return get_current_engine().handles.intern(object_id)
 
 
 class RemoteFunction:
-    """A function or class in the form that travels: encoded once, known by the digest of its code."""
+    """A function or class, encoded once for sending, and identified by the digest of its code."""
 
     __slots__ = ("__weakref__", "blob", "buffers", "captured", "id", "name", "value")
 
@@ -277,9 +276,9 @@ class RemoteFunction:
         self.name = name
         self.blob = blob
         self.id = function_id
-        #: Memory of large arrays that it refers to: beside `blob`, to be stored once a session.
+        #: The memory of large arrays that the function refers to, apart from `blob`; stored once per session.
         self.buffers = buffers
-        #: References in its closure; they live as long as it does.
+        #: The references in the function's closure, which live as long as this object.
         self.captured = captured
 
 
@@ -287,24 +286,24 @@ class ActorInfo(NamedTuple):
     """The facts that a handle on an actor needs."""
 
     ref: ObjectRef[None]
-    """Stands for the actor: the actor lives as long as somebody holds it."""
+    """The reference that stands for the actor: the actor lives as long as a handle on it."""
     options: records.ActorOptions
 
 
 class Inherited(NamedTuple):
-    """The settings that work inherits from the work, or the session, that submits it."""
+    """The settings that a task inherits from the task, or the session, that submits it."""
 
     environment: str = ""
-    """The runtime environment, in the form that travels; empty is none."""
+    """The runtime environment as text; empty is none."""
     group_id: int = 0
-    """The placement group that children run in; 0 is none."""
+    """The placement group in which children run; 0 is none."""
 
 
 NOTHING_INHERITED = Inherited()
 
 
 class WorkContext(NamedTuple):
-    """Where the code that asks is running."""
+    """Facts about the task, actor or driver that runs the calling code."""
 
     job_id: str
     node_id: str
@@ -324,37 +323,37 @@ class WorkContext(NamedTuple):
     """How often the actor has been built again."""
     is_canceled: bool = False
     environment: str = ""
-    """The runtime environment, in the form that travels; empty is none."""
+    """The runtime environment as text; empty is none."""
     captures_children: bool = False
-    """Whether tasks submitted here run in the same placement group, unless they say otherwise."""
+    """Whether tasks that this code submits run in the same placement group, unless their options differ."""
 
 
 class Unfetched(Protocol):
-    """The errors of tasks and calls that nobody has fetched.
+    """The errors of tasks and calls that the program has not fetched.
 
-    Left out are errors of tasks that were cancelled, or tried again with success, and those of Hocket's own functions
+    Left out are errors of cancelled tasks, of tasks that succeeded in a later attempt, and of Hocket's own functions
     and actors.
     """
 
     def note_asked(self, refs: Sequence[AnyRef]) -> None:
-        """Hear that `get` of these has raised the error of one: those of the others count as fetched."""
+        """Note that a `get` of these references raised the error of one: the others' errors count as fetched, too."""
 
     def list_errors(self) -> list[tuple[str, BaseException]]:
-        """Return them, each with the name of its task."""
+        """Return the errors, each with the name of its task."""
 
 
 # --- the parts of an engine -------------------------------------------------------------------------------------------
 
 
 class Tasks(abc.ABC):
-    """Work that is handed in."""
+    """The part of an engine that takes tasks, actors and calls."""
 
     def expect_work(self, modules: Sequence[str] = ()) -> None:
-        """Hear that work will come when it is encoded, which may take a while: what takes long to start can start now.
+        """Start slow preparations, such as processes: tasks will come when they are encoded, which may take a while.
 
         Args:
-            modules: What all of that work will import, and can be imported before a process forks: libraries that start
-                no threads then.
+            modules: Modules that all of this work imports, and that a process can import before it forks, because they
+                start no threads.
         """
 
     @abc.abstractmethod
@@ -369,7 +368,7 @@ class Tasks(abc.ABC):
 
         Raises:
             SerializationError: An argument cannot travel.
-            TaskUnschedulableError: It asks for more than the session can ever have.
+            TaskUnschedulableError: The task asks for more than the session can ever have.
         """
 
     @abc.abstractmethod
@@ -384,7 +383,7 @@ class Tasks(abc.ABC):
 
         Raises:
             ActorAlreadyExistsError: A living actor has the name.
-            ActorUnschedulableError: It asks for more than the session can ever have.
+            ActorUnschedulableError: The actor asks for more than the session can ever have.
         """
 
     @abc.abstractmethod
@@ -396,21 +395,21 @@ class Tasks(abc.ABC):
         kwargs: dict[str, object],
         options: records.TaskOptions,
     ) -> list[AnyRef]:
-        """Call a method of an actor; return at once. A dead actor is reported by `get`, not here."""
+        """Call a method of an actor; return at once. If the actor is dead, only `get` raises."""
 
     @abc.abstractmethod
     def cancel(self, ref: ObjectRef[object], *, force: bool, recursive: bool) -> None:
-        """Stop the task that makes the object: unstarted, it never runs; running, it gets a KeyboardInterrupt, and its
-        error is a `TaskError`, too, or its process ends if `force`. `recursive`: also the tasks that it submitted.
-        """
+        """Stop the task that makes an object. A task that has not started never runs. A running task gets a
+        KeyboardInterrupt, and its error is a `TaskError`, too; with `force`, its process ends. `recursive` also stops
+        the tasks that the task submitted."""
 
 
 class Actors(abc.ABC):
-    """Actors that live, and their names."""
+    """The part of an engine for living actors and their names."""
 
     @abc.abstractmethod
     def find_actor(self, name: str, namespace: str) -> ActorInfo | None:
-        """Return the living actor of that name, or None."""
+        """Return the living actor with this name, or None."""
 
     @abc.abstractmethod
     def list_named_actors(self) -> list[tuple[str, str]]:
@@ -418,95 +417,91 @@ class Actors(abc.ABC):
 
     @abc.abstractmethod
     def describe_actor(self, actor_id: int) -> ActorInfo:
-        """Return what a handle on a living actor needs to know.
+        """Return the facts that a handle on a living actor needs.
 
         Raises:
-            ActorHandleNotFoundError: There is none of that id.
+            ActorHandleNotFoundError: There is no actor with this id.
         """
 
     @abc.abstractmethod
     def kill_actor(self, actor: ObjectRef[None], *, no_restart: bool = True) -> None:
-        """End an actor now, without letting it finish anything; it is built again if it may be and `no_restart` is
-        False."""
+        """End an actor now, in the middle of its calls. If `no_restart` is False and its options allow it, the actor is
+        built again."""
 
     @abc.abstractmethod
     def request_exit(self) -> None:
-        """End the actor that the calling code belongs to, as soon as that can be: the call that asks for it has no
-        result, and the others fail. Called before an exception leaves that code, which may be caught, or be in a thread
-        or coroutine that nobody waits for.
-        """
+        """End the actor that runs the calling code, as soon as possible. This call has no result, and all others fail.
+        `exit_actor` calls this and then raises. The exception alone would not do: the user's code may catch it, or a
+        thread or coroutine may raise it for which no call waits."""
 
     @abc.abstractmethod
     def check_pending(self, actor: ObjectRef[None]) -> None:
-        """Raise if the caller has as many unanswered calls on the actor as it may have.
+        """Check that the caller may make another call on the actor.
 
         Raises:
-            PendingCallsLimitExceeded: It has.
+            PendingCallsLimitExceeded: The caller has as many unanswered calls on the actor as it may have.
         """
 
 
 class Objects(abc.ABC):
-    """Values that the engine holds, or will hold."""
+    """The part of an engine for values that it holds, or will hold."""
 
     @abc.abstractmethod
     def put(self, value: object) -> AnyRef:
         """Store a value.
 
         Raises:
-            SerializationError: It cannot travel.
+            SerializationError: The value cannot travel.
             ObjectStoreFullError: There is no memory left.
         """
 
     @abc.abstractmethod
     def put_error(self, error: exceptions.TaskError) -> AnyRef:
-        """Return a reference that raises this in `get`, as that of a failed task does."""
+        """Return a reference that raises this error in `get`, as the reference of a failed task does."""
 
     @abc.abstractmethod
     def get(self, refs: Sequence[AnyRef], timeout_s: float | None) -> list[Any]:
-        """Wait for the values and return them in order.
-
-        Raises the first error that is met, without waiting for the rest.
+        """Wait for the values and return them in order. Raise the first error that comes, without waiting for the rest.
 
         Raises:
-            GetTimeoutError: They were not all there in time.
+            GetTimeoutError: Not all values were there in time.
         """
 
     @abc.abstractmethod
     def wait(self, refs: Sequence[AnyRef], num_ready: int, timeout_s: float | None) -> list[bool]:
-        """Wait until `num_ready` of the objects are there, or the time is over; tell of each whether it is there.
+        """Wait until `num_ready` of the objects have a value, or for `timeout_s`; return of each whether it has one.
 
-        The answer counts exactly ``num_ready`` as there, even if more are. An error counts as there.
+        The result has at most `num_ready` True entries, even if more objects have a value. An error counts as a value.
         """
 
     @abc.abstractmethod
     def when_done(self, ref: ObjectRef[object], callback: Callable[[], None]) -> None:
-        """Call back once the value, or an error, is there, or the session is closed; at once if it is.
+        """Call a function once, when the value or an error is there, or the session is closed; at once if it is so now.
 
         The callback runs in any thread, must be quick and must not raise.
         """
 
     @abc.abstractmethod
     def take_item(self, stream: ObjectRef[object], index: int) -> AnyRef:
-        """Return the handle on what a generator yields at this place.
+        """Return the handle on the item that a generator yields at this index.
 
         `stream` is the reference that `submit_task` or `submit_call` returned for ``num_returns`` of
-        `records.STREAMING`. Items are taken in order, each once, and not before the one before it is there.
+        `records.STREAMING`. The caller takes items in order, each once, and each only when the item before is there.
         """
 
     def lift_bound(self, stream: ObjectRef[object]) -> None:
-        """Hear that somebody waits for a generator's end and not for its items: it is not to wait for a reader any
-        more.
+        """Let a generator run without waiting for its reader, because a caller waits for its end and not its items.
 
-        What the user says with ``_generator_backpressure_num_objects`` stays.
+        A bound that the user sets with ``_generator_backpressure_num_objects`` stays.
         """
 
     @abc.abstractmethod
     def is_end(self, item: ObjectRef[object], timeout_s: float | None) -> bool | None:
-        """Wait for an item; tell whether it is the end of the stream instead; None if it is not there in time."""
+        """Wait for an item; return whether it is the end of the stream instead; None if it is not there in time."""
 
 
 class Resources(abc.ABC):
-    """The session's resources, and reservations of them."""
+    """The part of an engine for the session's resources and placement groups."""
 
     @abc.abstractmethod
     def reserve(
@@ -514,15 +509,15 @@ class Resources(abc.ABC):
     ) -> ObjectRef[None]:
         """Reserve bundles of resources, all or none; the reference has a value (None) when they are reserved.
 
-        What an actor has reserved is given back when the actor is dead, unless it is detached.
+        A group that an actor has reserved ends with the actor, unless the group is detached.
 
         Raises:
-            InfeasibleResourcesError: They can never fit.
+            InfeasibleResourcesError: The bundles can never fit.
         """
 
     @abc.abstractmethod
     def remove_group(self, group_id: int) -> None:
-        """Give a reservation back. What runs in it is ended."""
+        """Remove a placement group, and end the tasks and actors in it."""
 
     @abc.abstractmethod
     def list_groups(self) -> list[dict[str, Any]]:
@@ -534,19 +529,19 @@ class Resources(abc.ABC):
 
     @abc.abstractmethod
     def get_total_resources(self) -> dict[str, float]:
-        """Return what the session has."""
+        """Return the session's total amounts, by resource name."""
 
     @abc.abstractmethod
     def get_free_resources(self) -> dict[str, float]:
-        """Return what of it is free now; what is used up is left out."""
+        """Return the amounts that are free now, by resource name, without resources that are used up."""
 
 
 class View(abc.ABC):
-    """The state of the session, for those who look."""
+    """The part of an engine that shows the session's state."""
 
     @abc.abstractmethod
     def get_context(self) -> WorkContext:
-        """Tell where the calling code runs."""
+        """Return facts about the task, actor or driver that runs the calling code."""
 
     @abc.abstractmethod
     def list_errors(self) -> list[exceptions.ErrorRecord]:
@@ -556,10 +551,10 @@ class View(abc.ABC):
     def list_records(
         self, kind: str, filters: Sequence[tuple[str, str, object]] = (), limit: int | None = None
     ) -> list[dict[str, Any]]:
-        """Return what the engine knows of all things of a kind, with Ray's names; see `hocket.engine.inspection`.
+        """Return a record of each thing of a kind, with Ray's names; see `hocket.engine.inspection`.
 
-        What is over is remembered for a while. A row passes the `filters` (``(field, "=" or "!=", value)``) or is left
-        out.
+        Tasks and actors stay in the lists for a while after their end. Records that do not pass all `filters`
+        (``(field, "=" or "!=", value)``) are left out.
 
         Raises:
             ValueError: The kind is unknown.
@@ -567,11 +562,11 @@ class View(abc.ABC):
 
     @abc.abstractmethod
     def statistics(self) -> dict[str, Any]:
-        """Return counts of what the engine holds now: tasks, objects, actors, workers and bytes."""
+        """Return the engine's current counts of tasks, objects, actors, workers and bytes."""
 
 
 class Metrics:
-    """Counts and measurements: in the driver those of all processes, in a worker those that it has not sent yet."""
+    """The program's metrics: in the driver of all processes, in a worker those that it has not sent yet."""
 
     def __init__(self) -> None:
         self.store = metrics.MetricStore()
@@ -579,43 +574,44 @@ class Metrics:
         self.lock = threading.RLock()
 
     def record(self, batch: metrics.Batch) -> None:
-        """Add to what the session has counted and measured.
+        """Add a batch to the session's metrics.
 
-        What a task or call recorded is in `collect` when its result is there; what one that runs records, about a
-        second after that at its next record.
+        `collect` has a task's metrics when the task's result is there. A running task sends its metrics at its next
+        record after about a second.
         """
         with self.lock:
             self.store.merge(batch)
 
     def collect(self) -> metrics.MetricStore:
-        """Return what the session has counted and measured; in the driver."""
+        """Return the session's metrics; in the driver only."""
         return self.store
 
 
 class Handles(abc.ABC):
-    """This process's handles on objects: there is at most one on each, so identity is equality."""
+    """This process's handles on objects, at most one on each: so handles are equal if they are identical."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        #: Handles that have left this process in a pickle and may come back in one.
+        #: Handles that have left this process in a pickle and may come back in a pickle.
         self.interned: dict[int, weakref.ref[AnyRef]] = {}
-        #: Handles that were pickled by somebody else than us: kept until the session ends.
+        #: Handles that the user's own code has pickled: kept until the session ends.
         self.pinned: list[AnyRef] = []
 
     @abc.abstractmethod
     def adopt(self, object_id: int) -> None:
-        """Count one more handle, which this process has just learned of."""
+        """Count one more handle on an object, which has just come to this process."""
 
     @abc.abstractmethod
     def reduce_pinned(self, ref: ObjectRef[object]) -> tuple[object, ...]:
-        """Return what a user's own pickle has of a handle: in another session it must not stand for something else."""
+        """Return the reduced form of a handle in a user's own pickle. In another session it must not mean another
+        object."""
 
     def format_ref(self, ref: ObjectRef[object]) -> str:
-        """Return the id of a handle as people see it."""
+        """Return the id of a handle as text for users."""
         return f"{ref._id:016x}"
 
     def build(self, object_id: int) -> AnyRef:
-        """Return the first handle on an object that is counted already."""
+        """Return the first handle on an object; the engine has counted the handle already."""
         return ObjectRef(object_id, self._engine)
 
     def intern(self, object_id: int) -> AnyRef:
@@ -629,12 +625,12 @@ class Handles(abc.ABC):
         return ref
 
     def remember(self, ref: ObjectRef[object]) -> AnyRef:
-        """Make a new handle the one that `intern` returns; for objects that are also looked up by name."""
+        """Have `intern` return this new handle; for objects that can also be found by name."""
         self.interned[ref._id] = weakref.ref(ref)
         return ref
 
     def forget(self, object_id: int) -> None:
-        """Forget a handle that has been garbage-collected."""
+        """Remove a garbage-collected handle from the interned ones."""
         known = self.interned.get(object_id)
         if known is not None:
             ref = known()
@@ -642,16 +638,17 @@ class Handles(abc.ABC):
                 del self.interned[object_id]
 
     def reduce_ref(self, ref: ObjectRef[object]) -> tuple[object, ...]:
-        """Return what `pickle` makes of a handle.
+        """Return the reduced form of a handle, for `pickle`.
 
-        Whoever is encoding a value in this thread learns of it; anybody else (a user's own pickle) pins it.
+        If this thread is encoding a value, add the handle to the value's references. Otherwise it is a user's own
+        pickle: keep the handle until the session ends.
         """
         found = encoding.refs
         if found is not None:
             check_current(ref)
         self.remember(ref)
         if found is None:
-            self.pinned.append(ref)  # it goes where we cannot follow
+            self.pinned.append(ref)  # the engine cannot count the pickles that hold it
             return self.reduce_pinned(ref)
         found.append(ref)
         if encoding.by_index:
@@ -659,46 +656,46 @@ class Handles(abc.ABC):
         return rebuild_ref, (ref._id,)
 
     def clear(self) -> None:
-        """The session is over."""
+        """Drop all handles, at the session's end."""
         self.interned.clear()
         self.pinned.clear()
 
 
 class Engine(abc.ABC):
-    """An engine runs tasks and actors, and holds their values. It has a part for each kind of question.
+    """An engine runs tasks and actors, and holds their values. It has a part for each kind of request.
 
     Promises, for every engine:
 
-    - **Isolation.** A value is encoded when it is given (`put`, arguments, results); later changes by the giver are not
-      seen. `get` returns a value of its own each time; writing to it changes nobody else's.
-    - **Resolution.** A reference that is itself an argument is replaced by its value before the task runs; a reference
-      inside an argument stays a reference. A task whose argument failed does not run, and fails with the same cause.
+    - **Isolation.** `put`, arguments and results encode a value at once; later changes to the original have no effect.
+      Each `get` returns a new value, and changes to it affect no other.
+    - **Resolution.** The engine replaces a reference that is itself an argument by its value before the task runs. A
+      reference inside an argument stays a reference. If an argument failed, the task does not run, and fails with the
+      same cause.
     - **Order.** Calls of one caller on one actor run in the order of submission. Between callers there is no order.
     - **No deadlock by nesting.** While code waits in `get` or `wait`, its CPU is free for the tasks that it waits for.
-    - **Counting.** A value is freed when no handle on it is reachable from any process; an actor ends when no handle on
-      it is, after the calls that were made.
+    - **Counting.** A value is freed when no process can reach a handle on it. An actor ends when no process can reach a
+      handle on it, after the calls that were made.
     - **Failure.** Every wait ends: with a value, with an error that says what died and why, or with the caller's own
       time-out. Errors of user code carry the worker's traceback.
-    - **Retries.** A task is tried again ``max_retries`` times after its worker died, and for the exceptions that
-      ``retry_exceptions`` names; never more often, and never after `cancel`.
+    - **Retries.** A task gets up to ``max_retries`` further attempts after its worker died, and for the exceptions that
+      ``retry_exceptions`` names; never more, and none after `cancel`.
 
-    All methods may be called from any thread. Handles belong to the engine that made them. The surface is no larger
-    than this because everything else (options, signatures, handles, contexts) is the same on every engine and lives in
-    `hocket.core`.
+    Any thread may call all methods. Handles belong to the engine that made them. Everything else (options, signatures,
+    handles, contexts) is the same on every engine, and is in `hocket.core`.
     """
 
     name: ClassVar[str]
-    """Under which name `hocket.init` opens it."""
+    """The name by which `hocket.init` opens the engine."""
 
     is_closable: bool = True
-    """Whether `shutdown` may close it: a worker's engine belongs to the session that it works for."""
+    """Whether `shutdown` may close the engine: a worker's engine belongs to the driver's session."""
 
     reads_parts: ClassVar[bool] = True
-    """Whether a process that reads a part of a large value that was spilled to disk loads that part alone."""
+    """Whether a process that needs only a part of a large value on disk loads that part alone."""
 
     limits: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """What of the above, or of what the other engines do, this one cannot: a sentence for each, by the name of the
-    ability. Tests ask for an ability with ``needs("name")`` and are left out where it is not had."""
+    """The promises, and abilities of other engines, that this engine lacks: a sentence for each, by the ability's name.
+    Tests with ``needs("name")`` are left out on engines that lack the ability."""
 
     tasks: Tasks
     actors: Actors
@@ -709,7 +706,7 @@ class Engine(abc.ABC):
     handles: Handles
 
     unfetched: Unfetched | None = None
-    """None: the engine shows such errors by itself."""
+    """The unfetched errors; None if the engine shows such errors by itself."""
 
     is_severed: bool = False
     """Whether this process is a fork of the engine's own."""
@@ -717,33 +714,32 @@ class Engine(abc.ABC):
     def __init__(self) -> None:
         #: Ids of handles that have been garbage-collected and not yet been counted.
         self.dropped: deque[int] = deque()
-        #: The settings that work submitted by this process inherits; None is nothing.
+        #: The settings that tasks of this process inherit; None is nothing.
         self.inherited: Inherited | None = None
 
     def inherit(self, inherited: Inherited | None) -> Inherited | None:
-        """Set what work inherits that is submitted from now on; return what it was."""
+        """Set the settings that tasks submitted from now on inherit; return the previous ones."""
         before, self.inherited = self.inherited, inherited
         return before
 
     @abc.abstractmethod
     def close(self) -> None:
-        """End the session: every process, every buffer. Calling it again does nothing."""
+        """End the session: every process, every buffer. A second call does nothing."""
 
     def sever(self, part: Any, handles: Handles) -> None:
-        """Put something else in the place of all parts: this process is a fork.
+        """Replace all parts of the engine, in a fork of its process.
 
         Args:
-            part: Its methods refuse.
+            part: An object with methods that raise.
             handles: The handles that are left.
         """
         self.tasks = self.actors = self.objects = self.resources = self.view = part
         self.handles, self.metrics, self.is_severed = handles, Metrics(), True
 
     def cut_off(self) -> None:
-        """Hear that this process is a fork of the engine's own: nothing that others use may be read or written here
-        from now on.
+        """Detach the engine in a fork of its process: from now on it must not read or write what other processes use.
 
-        Called in the fork, in its only thread, before anything else; locks may be held by threads that are not there.
+        The fork calls this first, in its only thread. Threads that do not exist there may hold locks.
         """
 
 
@@ -752,24 +748,24 @@ current_engine: Engine | None = None
 
 
 def build_closed_error(ref: ObjectRef[object]) -> exceptions.ObjectLostError:
-    """Return the error of a handle that has outlived its session."""
+    """Return the error for a handle of a closed session."""
     return exceptions.ObjectLostError(
         f"{ref!r} belongs to a session that is closed. Make the value, or the actor, again in the session that is open."
     )
 
 
 def check_current(ref: AnyRef) -> None:
-    """Make sure that a handle belongs to the session that is open: in another one its id may stand for something else.
+    """Check that a handle belongs to the open session: in another session, its id may mean another object.
 
     Raises:
-        ObjectLostError: Its session is closed.
+        ObjectLostError: The handle's session is closed.
     """
     if ref._engine is not current_engine:
         raise build_closed_error(ref)
 
 
 def set_current_engine(engine: Engine | None) -> None:
-    """Make this the engine that unpickled references belong to; None closes."""
+    """Set the engine of this process's session, to which unpickled references belong; None if the session closes."""
     global current_engine  # noqa: PLW0603 (a process has one session: that is what the name `hocket.get` means)
     current_engine = engine
 
@@ -778,7 +774,7 @@ def get_current_engine() -> Engine:
     """Return the engine of this process's session.
 
     Raises:
-        SessionClosedError: There is none.
+        SessionClosedError: No session is open.
     """
     if current_engine is None:
         raise exceptions.SessionClosedError(

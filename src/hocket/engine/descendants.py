@@ -1,6 +1,6 @@
-"""Descendants of a process: how it ends all that it has started, and theirs, and learns why one ended.
+"""Descendants of a process: how it ends all its children and their children, and finds out why one ended.
 
-Needs nothing but the standard library, as the parents of workers load little.
+This module needs only the standard library, because the parents of workers load little.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 _OOM_SCORE = 500
-"""Added to a worker's score: it counts as if it used half of the machine's memory more than it does."""
+"""Added to a worker's score for the out-of-memory killer: as if it used half of the machine's memory in addition."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -26,28 +26,28 @@ _PR_SET_NAME = 15
 
 @functools.cache
 def _open_libc() -> Any:
-    import ctypes  # here, because drivers load this module too, and call none of its functions that need it (5 ms)
+    import ctypes  # here (5 ms), because drivers load this module, too, but call none of the functions that need it
 
     return ctypes.CDLL(None, use_errno=True)
 
 
 def adopt() -> None:
-    """Become the parent of every descendant whose own parent dies, so that none is lost."""
+    """Make this process the parent of its orphaned descendants, so that none is lost."""
     _open_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with_parent(signal_number: int = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when its parent dies; 0 takes that back."""
+    """Have the operating system send this process a signal when its parent dies; 0 cancels that."""
     _open_libc().prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
 
 
 def set_name(name: str) -> None:
-    """Name this process, as `ps` and `top` show it; 15 bytes at most."""
+    """Set the name of this process that `ps` and `top` show; 15 bytes at most."""
     _open_libc().prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def offer_to_oom_killer() -> None:
-    """Let the kernel, out of memory, rather end this process than its parent: its work can be tried again."""
+    """Have the out-of-memory killer prefer this process to its parent, because its tasks can be tried again."""
     with contextlib.suppress(OSError):
         fd = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -57,13 +57,14 @@ def offer_to_oom_killer() -> None:
 
 
 def allow_forks() -> None:
-    """Have Python (3.12 and later) not warn of forks beside threads: numpy's linear algebra starts some when it is
-    loaded, and sees to forks itself."""
+    """Silence Python's warning (3.12 and later) of forks in a process with threads: numpy's linear algebra starts
+    threads when it is loaded, and handles forks itself."""
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
 
 
 def draw_new_random_numbers() -> None:
-    """In a fork: seed what it would otherwise share with its siblings. Python's own generator does so by itself."""
+    """Seed the random generators of numpy and torch in a fork, which would else repeat its siblings' numbers. Python
+    seeds its own generator itself."""
     for name, attribute in (("numpy.random", None), ("torch", "default_generator")):
         module: Any = sys.modules.get(name)
         if module is not None:
@@ -73,14 +74,14 @@ def draw_new_random_numbers() -> None:
 # --- a child, as its parent sees it -----------------------------------------------------------------------------------
 
 TAIL_BYTES = 16 * 1024
-"""Bytes kept of what a child has written."""
+"""How many bytes of a child's output are kept."""
 
 TAIL_LINES = 20
-"""Lines of them that an error shows."""
+"""How many lines of these an error shows."""
 
 
 class Tail:
-    """The last of what a child has written."""
+    """The last bytes that a child has written."""
 
     __slots__ = ("_parts", "_size")
 
@@ -89,19 +90,19 @@ class Tail:
         self._size = 0
 
     def keep(self, data: bytes) -> None:
-        """Remember this, and forget what is too long ago."""
+        """Append output, and drop the oldest beyond `TAIL_BYTES`."""
         self._parts.append(data)
         self._size += len(data)
         while self._size - len(self._parts[0]) > TAIL_BYTES:
             self._size -= len(self._parts.popleft())
 
     def read(self) -> str:
-        """Return it as text."""
+        """Return the output as text."""
         return b"".join(self._parts).decode(errors="replace")
 
 
 def read_stack(fd: int, ours: Iterable[str]) -> str:
-    """Return what faulthandler wrote to a file, without the lines that have one of these parts."""
+    """Return the stack that faulthandler wrote to a file, without the lines that contain one of the texts in `ours`."""
     lines = os.pread(fd, TAIL_BYTES, 0).decode(errors="replace").splitlines()
     return "\n".join(line for line in lines if not any(part in line for part in ours)).strip()
 
@@ -116,7 +117,7 @@ class Ended(NamedTuple):
 
 
 def open_wake_pipe() -> tuple[int, int]:
-    """Return the two ends of a pipe in which a byte comes with each signal, SIGCHLD among them."""
+    """Return the two ends of a pipe into which Python writes a byte for each signal, SIGCHLD included."""
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -124,11 +125,11 @@ def open_wake_pipe() -> tuple[int, int]:
 
 
 def begin_child(name: str, parent_pid: int) -> None:
-    """In a fork: form a group, die with the parent, and forget how the parent hears of signals."""
+    """Prepare a fork: form a process group, die with the parent, and reset the parent's handling of signals."""
     os.setpgid(0, 0)
     offer_to_oom_killer()
     die_with_parent()
-    if os.getppid() != parent_pid:  # it has died before the line above
+    if os.getppid() != parent_pid:  # the parent died before the line above
         os._exit(1)
     set_name(name)
     signal.set_wakeup_fd(-1)
@@ -150,7 +151,7 @@ def reap() -> Iterator[Ended]:
 
 
 def reap_orphans() -> bool:
-    """Forget those that have ended; False if there is no child left."""
+    """Reap all children that have ended; return False if no child is left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -160,7 +161,7 @@ def reap_orphans() -> bool:
 
 
 def end_all(seconds: float = 5.0) -> None:
-    """Kill every descendant: what a dying process has just started is found in the next round."""
+    """Kill every descendant, for `seconds` at most. A later round finds processes that dying ones have just started."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         for pid in list_descendants(os.getpid()):
@@ -170,11 +171,11 @@ def end_all(seconds: float = 5.0) -> None:
         time.sleep(0.001)
 
 
-# --- all of them ------------------------------------------------------------------------------------------------------
+# --- all descendants --------------------------------------------------------------------------------------------------
 
 
 def list_descendants(root: int) -> list[int]:
-    """Return the pids of all processes that descend from `root`, by a look into /proc."""
+    """Return the pids of all processes that descend from `root`, from /proc."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -193,13 +194,13 @@ def list_descendants(root: int) -> list[int]:
 
 
 def read_stat(pid: int | str) -> list[bytes]:
-    """Return what the system says of a process behind its name: its state, its parent, and more."""
+    """Return the fields after the process's name in its /proc/PID/stat: its state, its parent, and so on."""
     with open(f"/proc/{pid}/stat", "rb") as stat:
         return stat.read().rpartition(b")")[2].split()
 
 
 def read_state(pid: int) -> str:
-    """Return the letter of a process's state, as ``ps`` shows it; empty if there is none."""
+    """Return the letter of a process's state, as in ``ps``; empty if there is no such process."""
     try:
         return read_stat(pid)[0].decode()
     except OSError:
@@ -207,18 +208,18 @@ def read_state(pid: int) -> str:
 
 
 def is_another_users(pid: int) -> bool:
-    """Tell whether there is a process of that number whose descriptors we may not look at."""
+    """Return whether a process with this pid exists that denies us a look at its descriptors."""
     return os.path.exists(f"/proc/{pid}") and not os.access(f"/proc/{pid}/fd", os.R_OK)
 
 
 def is_stopped(pid: int) -> bool:
-    """Tell whether somebody has stopped a process, with SIGSTOP for example, or by a debugger."""
+    """Return whether a process is stopped, for example by SIGSTOP or by a debugger."""
     return read_state(pid) in ("T", "t")
 
 
 def count_oom_kills() -> int:
-    """Return how many processes of this cgroup (or of the machine, without cgroups) ran out of memory and were
-    killed."""
+    """Return how many processes of this cgroup (or of the machine, without cgroups) the out-of-memory killer has
+    ended."""
     try:
         with open("/proc/self/cgroup") as cgroup:
             path = next(line[3:].strip() for line in cgroup if line.startswith("0::"))
@@ -237,13 +238,13 @@ def _read_counter(path: str) -> int:
 
 
 def kill(pid: int) -> None:
-    """Kill a process; nothing if it is gone."""
+    """Kill a process; do nothing if it is gone."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
 def kill_group(pid: int) -> None:
-    """Kill the processes of a group, or its leader if it has not made the group yet."""
+    """Kill the processes of a group, or only its leader if that has not made the group yet."""
     try:
         os.killpg(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

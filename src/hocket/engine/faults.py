@@ -1,9 +1,9 @@
-"""Named stopping points at which a test may have a process killed, stopped or made to fail.
+"""Named points in the code at which a test can kill a process, stop it, or make it fail.
 
-The engines' processes pass these points anyway; a point costs one look at `plan`, which is None unless a test has armed
-a fault with `hocket.testing.fail_at`. An armed fault travels in the environment, so the guardian and its workers know
-it without a message, and its hits are counted in a file that all processes append to: a test can tell whether its fault
-has fired, also when the process that it hit is dead.
+The engines' processes pass these points anyway. Each point only checks `plan`, which is None unless a test has armed a
+fault with `hocket.testing.fail_at`. An armed fault travels in the environment, so the guardian and its workers know it
+without a message. All processes append its hits to a file: a test can see whether the fault has fired, even after the
+process has died.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import signal
 
 VARIABLE = "HOCKET_FAULTS"
-"""The environment variable: one fault a line, its fields separated by tabs."""
+"""The environment variable: one fault per line, with its fields separated by tabs."""
 
 POINTS: dict[str, str] = {
     "worker.before_task": "a worker has taken a task and not yet called the user's code",
@@ -30,38 +30,38 @@ POINTS: dict[str, str] = {
     "train.in_upload": "a rank hands on bytes of a checkpoint's file, and the driver has not seen them",
     "train.in_download": "a rank has received bytes of a checkpoint's file, and not yet looked at them",
 }
-"""Every address, and what holds there."""
+"""Every point, and the state of the process there."""
 
 DATA_POINTS = frozenset({"train.in_upload", "train.in_download"})
-"""Those at which bytes pass, which a fault may damage."""
+"""The points that pass bytes, which a fault can damage."""
 
 ACTIONS = ("kill", "exit", "raise", "stop", "flip", "cut")
-"""SIGKILL to itself; exit at once with status 3; `InjectedFaultError`; SIGSTOP to itself; change a bit of the bytes
-that pass; lose the last of them."""
+"""The actions of a fault: SIGKILL to its own process; exit at once with status 3; raise `InjectedFaultError`; SIGSTOP
+to its own process; change a bit of the bytes; drop the last byte."""
 
 DAMAGES = frozenset({"flip", "cut"})
-"""The actions that damage bytes, and so need bytes."""
+"""The actions that damage bytes, and are possible only at `DATA_POINTS`."""
 
 EXIT_CODE = 3
 
 
 class InjectedFaultError(RuntimeError):
-    """Raised at a point whose fault has the action ``raise``."""
+    """The error that a fault with the action ``raise`` raises."""
 
 
 class Fault:
-    """One armed fault, as every process sees it."""
+    """One armed fault."""
 
     __slots__ = ("action", "file", "hit", "point", "times")
 
     def __init__(self, point: str, action: str, hit: int, times: int, file: str) -> None:
         self.point = point
         self.action = action
-        #: The first hit, in all processes together, that fires.
+        #: The number of the first hit, counted over all processes, that fires.
         self.hit = hit
-        #: How many hits from there on fire.
+        #: How many hits from that one on fire.
         self.times = times
-        #: Has one byte for each hit.
+        #: The file that gets one byte for each hit.
         self.file = file
 
     def format(self) -> str:
@@ -69,14 +69,14 @@ class Fault:
         return "\t".join((self.point, self.action, str(self.hit), str(self.times), self.file))
 
     def count_hits(self) -> int:
-        """Return how often the point was passed."""
+        """Return how often processes have passed the point."""
         return os.stat(self.file).st_size
 
     def note_hit(self) -> bool:
-        """Count a hit; tell whether it fires."""
+        """Count a hit; return whether it fires."""
         fd = os.open(self.file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)  # the kernel gives it back when the process dies
+            fcntl.flock(fd, fcntl.LOCK_EX)  # the operating system releases it if the process dies
             os.write(fd, b".")
             number = os.fstat(fd).st_size
         finally:
@@ -85,19 +85,19 @@ class Fault:
 
 
 class Plan:
-    """The faults that are armed."""
+    """The armed faults."""
 
     def __init__(self, faults: list[Fault]) -> None:
         self.faults = faults
 
     def reach(self, point: str) -> None:
-        """A process has come to the point; it may not come further."""
+        """Pass a point: fire the faults that are due there, which may end the process."""
         for fault in self.faults:
             if fault.point == point and fault.note_hit():
                 _fire(fault)
 
     def pass_bytes(self, point: str, data: bytes) -> bytes:
-        """A process has come to the point with bytes, of which there is at least one; return what is left of them."""
+        """Pass a point with at least one byte: fire the faults that are due there; return the bytes after damages."""
         for fault in self.faults:
             if fault.point == point and fault.note_hit():
                 if fault.action == "flip":
@@ -121,18 +121,18 @@ def _fire(fault: Fault) -> None:
 
 
 def parse_environment(text: str) -> Plan | None:
-    """Return the plan that the variable holds; None if it is empty."""
+    """Return the plan in the variable's text; None if it is empty."""
     lines = [line.split("\t") for line in text.splitlines() if line]
     faults = [Fault(point, action, int(hit), int(times), file) for point, action, hit, times, file in lines]
     return Plan(faults) if faults else None
 
 
 plan: Plan | None = parse_environment(os.environ.get(VARIABLE, ""))
-"""What is armed in this process; None, and one comparison at each point, in all but tests."""
+"""The armed faults of this process; None outside of tests, so that each point costs one comparison."""
 
 
 def set_plan(new: Plan | None) -> None:
-    """Arm these faults in this process and in those that it starts from now on; None disarms."""
+    """Arm faults in this process and in the processes that it starts from now on; None disarms all."""
     global plan  # noqa: PLW0603 (a process has one plan, as it has one environment)
     plan = new
     if new is None:

@@ -1,10 +1,10 @@
-"""A fork of a process that has a session has none itself.
+"""Forks of a process with a session, which have no session themselves.
 
-``os.fork`` and ``multiprocessing`` copy a process in the middle of whatever it does: its sockets, its locks (held for
-ever, if a thread that the copy lacks held them) and, in a task, the way back into the loop that would send the task's
-result a second time. So in the child, before any other code runs, the engine is *cut off*: what it shares with other
-processes is closed, its methods refuse, and the child of a task ends where the task's function ends, as a script ends
-where its last line does. The parent does not notice.
+``os.fork`` and ``multiprocessing`` copy a process at any moment: its sockets, and its locks, which stay locked for ever
+if a thread held them that the copy lacks. In a task, they also copy the stack, which leads back into the loop that
+would send the task's result a second time. So in the child, before any other code runs, the engine is *cut off*: it
+closes everything that it shares with other processes, and its methods raise. The child of a task ends where the task's
+function ends, as a script ends after its last line. The parent is not affected.
 
 All of this happens in the child, once. A process that does not fork pays nothing.
 """
@@ -40,7 +40,7 @@ YIELDED = (
 
 
 def cut_off(engine: contract.Engine) -> None:
-    """Have every method of an engine refuse, from now on, in this process."""
+    """Have every method of an engine raise from now on, in this process."""
     engine.sever(_Severed(), _SeveredHandles(engine))
 
 
@@ -50,7 +50,7 @@ def _refuse(*args: object, **kwargs: object) -> NoReturn:
 
 @final
 class _Severed:
-    """Stands for a part of an engine. All that it might be asked for refuses."""
+    """A replacement for a part of an engine: all its methods raise."""
 
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
         return _refuse
@@ -58,7 +58,7 @@ class _Severed:
 
 @final
 class _SeveredHandles(contract.Handles):
-    """The handles of the parent."""
+    """The handles of the parent process: all their methods raise."""
 
     def adopt(self, object_id: int) -> None:
         _refuse()
@@ -68,7 +68,7 @@ class _SeveredHandles(contract.Handles):
 
 
 def end(error: BaseException | None = None) -> NoReturn:
-    """End this process as a script ends, by the exception that nobody has caught, or without one."""
+    """End this process as a script ends: after an uncaught exception, or without one."""
     code = 0
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
@@ -89,15 +89,16 @@ def end(error: BaseException | None = None) -> NoReturn:
         _write(traceback.format_exc())
     finally:
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or nobody reads it
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # it is closed, or has no reader
                 stream.flush()
         flush_native()
         os._exit(code)
 
 
 def flush_native() -> None:
-    """Write what native code has printed by C's streams and not flushed, as an ordinary end of a process does. Not
-    where nothing has loaded ctypes, which takes longer than the rest of the end. numpy has, and all frameworks."""
+    """Flush C's output streams, as the ordinary end of a process does, because native code may have printed. This does
+    nothing if no module has loaded ctypes: its import takes longer than the rest of the end. numpy and all frameworks
+    load it."""
     ctypes: Any = sys.modules.get("ctypes")
     if ctypes is not None:
         with contextlib.suppress(Exception):  # a C library without that name

@@ -1,33 +1,34 @@
 """Signals: an exception of a handler breaks a wait, never a data structure.
 
-Python calls the handler of a signal between any two bytecodes of the main thread, also half-way through the handling of
-a message; what the handler raises (KeyboardInterrupt for Ctrl-C, whatever an alarm of the user's or pytest-timeout
-raises) would leave that half done. So while a session is open the main thread's handlers wait until our code is at a
-place where an exception does no harm.
+Python calls the handler of a signal between any two bytecodes of the main thread, even in the middle of the handling of
+a message. An exception of the handler (such as KeyboardInterrupt for Ctrl-C, or the error of a user's alarm or of
+pytest-timeout) would leave that half done. So while a session is open, the main thread's handlers wait until our code
+is at a place where an exception does no harm.
 
-**Which handlers.** All of them: those that are there when the session opens, and those that are set while it is open.
-The module `signal` reaches the C functions through its global name ``_signal``; that name stands for `_Signals`
-meanwhile, which wraps what is set and unwraps the answer, so a program sees its own handlers only. (Replacing
-``signal.signal`` itself would miss whoever has imported it by name.) What C code sets is not seen.
+**Which handlers.** All handlers in Python: those that exist when the session opens, and those that the program sets
+later. The module `signal` calls the C functions through its global name ``_signal``. While a session is open, that name
+refers to `_Signals`, which wraps handlers when they are set and unwraps them when they are returned: a program sees
+only its own handlers. (A replaced ``signal.signal`` would miss code that has imported it by name.) Handlers that C code
+sets stay as they are.
 
-**When.** A handler that finds the user's code interrupted runs at once, as without us. "The user's code" is judged by
-the innermost frame that is neither the standard library's nor cloudpickle's: a ``time.sleep`` of the user's is the
-user's, a lock that we wait for is ours, a ``__reduce__`` of the user's that we call is the user's. Ours is also what
-`weakref` does when an object is gone, because it would be left half done. If it is ours, or if the thread holds the
-engine's lock, the signal is noted, and whatever the engine waits for is woken. The engine then calls the handler in
-`check`, without the lock.
+**When.** A handler that interrupts the user's code runs at once, as without a session. The innermost frame that belongs
+neither to the standard library nor to cloudpickle decides: a ``time.sleep`` of the user's is the user's code, a lock
+for which we wait is our code, a ``__reduce__`` of the user's that we call is the user's code. The callbacks of
+`weakref` for a dead object also count as our code, because an exception would leave them half done. If our code was
+interrupted, or if the thread holds the engine's lock, the guard notes the signal, and wakes the engine's wait. The
+engine then calls the handler in `check`, without the lock.
 
-**Nothing is lost.** Python prints and forgets what is raised in finalizers, in callbacks of weak references and in
-functions that the garbage collector calls: JAX has one of these, and Python often finds signals there. So
-`sys.unraisablehook` notes an exception of a handler's again while a session is open, and it is raised a moment later.
+**No exception is lost.** Python prints and drops exceptions from finalizers, from callbacks of weak references and from
+functions that the garbage collector calls. JAX has such a function, in which Python often handles signals. So while a
+session is open, `sys.unraisablehook` notes an exception of a handler, and the guard raises it a moment later.
 
-**The rest of the way.** Between the last `check` of a call and the return to the user lie some bytecodes. A signal that
-is noted there is sent again, from a thread, until it finds the user's code or a `check`. A signal that was sent again
-and finds nothing noted has been seen to meanwhile, and is ignored.
+**The last bytecodes.** Between the last `check` of a call and the return to the user there are some bytecodes. A thread
+sends a signal that is noted there again, until it finds the user's code or a `check`. If a repeated signal finds
+nothing noted, `check` has already handled it, and it is ignored.
 
-What was tried and does not work: to hold back only while the lock is held. The `with` statement itself can be
-interrupted on its way in and out; of 40 sessions under one alarm each, 7 broke, by locks that were never released and
-by half-sent messages.
+An earlier version held handlers back only while the lock was held. It failed, because a signal can interrupt the `with`
+statement itself when it enters or exits: of 40 sessions under one alarm each, 7 broke, by locks that were never
+released and by half-sent messages.
 """
 
 from __future__ import annotations
@@ -53,36 +54,36 @@ _signal: Any = importlib.import_module("_signal")
 _PACKAGE = __name__.partition(".")[0]
 
 _OURS = tuple(f"{_PACKAGE}.{room}" for room in ("engine", "kernel", "core", "exceptions"))
-"""The rooms whose code is not to be interrupted."""
+"""The packages and modules whose code must not be interrupted."""
 
 _WEAK = frozenset({"weakref", "_weakrefset"})
 _CALLBACKS = frozenset({"__call__", "remove", "_remove"})
-"""What runs when an object is gone. An exception there is printed and lost, and what was to be done is not done."""
+"""Functions of these modules that run when an object is gone. Python prints and drops an exception there, and their
+work stays undone."""
 
 _TRANSPARENT = sys.stdlib_module_names | {"cloudpickle"}
-"""Whose frames belong to whoever called them."""
+"""Modules whose frames belong to their caller."""
 
 RESEND_SECONDS = 0.001
-"""After how long a signal that waits is sent again, at first; twice as long each time."""
+"""After how many seconds a waiting signal is sent again for the first time; the time doubles with each repetition."""
 
 SLOWEST_RESEND_SECONDS = 0.05
-"""At most. Each time interrupts what the engine is doing for some microseconds."""
+"""The longest time between repetitions. Each interrupts the engine for some microseconds."""
 
 LOOK_SECONDS = 0.25
-"""How long the main thread waits in the standard library at a time. Python does not see a signal that comes after its
-last look and before the wait until that wait ends."""
+"""How many seconds the main thread waits in the standard library at a time. If a signal comes between Python's last
+check for signals and the wait, Python sees it only when the wait ends."""
 
 INSISTENCE_SECONDS = 5.0
-"""A Ctrl-C after another one that has waited so long is obeyed at once: whoever presses it again has a session that
-hangs."""
+"""If one Ctrl-C has waited so many seconds, the next has its effect at once: the session seems to hang."""
 
 
 _NUMBERS = tuple(_signal.valid_signals())
-"""All signals. (`signal.valid_signals` makes an object of each: a tenth of what it takes to start a worker.)"""
+"""All signals. (`signal.valid_signals` would make an object of each, a tenth of the time to start a worker.)"""
 
 
 class Lock(Protocol):
-    """The part of an engine's lock that the guard needs."""
+    """The methods of an engine's lock that the guard needs."""
 
     def __enter__(self) -> object: ...
 
@@ -92,13 +93,14 @@ class Lock(Protocol):
 
 
 class InterruptGuard:
-    """Holds handlers back for one engine, for as long as it is open.
+    """A guard that holds signal handlers back for one engine, while it is open.
 
     Args:
-        lock: The engine's. No handler runs while the main thread holds it.
-        wake: Called by a handler that has to wait: ends the waits of the engine soon, so that they call `check`. Must
-            take no lock.
-        find_running: Returns the main thread's task: an exception that was lost is not raised in another one.
+        lock: The engine's lock. No handler runs while the main thread holds it.
+        wake: A function that ends the engine's waits soon, which then call `check`. The guard calls it when a handler
+            has to wait. It must take no lock.
+        find_running: A function that returns the main thread's task, so that an exception from one task is not raised
+            in another.
     """
 
     def __init__(
@@ -109,20 +111,19 @@ class InterruptGuard:
     ) -> None:
         self._lock = lock
         self.wake = wake or _do_nothing
-        #: Handlers that wait to be called, by their signals.
+        #: Handlers that wait for their call, by signal.
         self.noted: dict[int, Callable[..., object]] = {}
-        #: Whether handlers are held back.
+        #: Whether the guard holds handlers back.
         self.is_active = False
         self._find_running = find_running or _do_nothing
         self._print_unraisable = sys.unraisablehook
         self._since = 0.0
-        #: Signals that were sent again and have not arrived.
+        #: Signals that were sent again and have not arrived yet.
         self._resent: dict[int, bool] = {}
         self._is_resending = False
 
     def install(self) -> None:
-        """Take all handlers over, those that are there and those that will be set. Outside the main thread, the latter
-        only."""
+        """Wrap all handlers, present and future ones. Outside the main thread, wrap future ones only."""
         global _guard  # noqa: PLW0603 (a process has one handler for each signal, and one session)
         _guard = self
         self.is_active = True
@@ -136,13 +137,14 @@ class InterruptGuard:
         self._print_unraisable, sys.unraisablehook = sys.unraisablehook, self._take_unraisable
 
     def remove(self) -> None:
-        """Put all handlers back; what waits is called by the next `check`. Outside the main thread they stay and do
-        what they did. One that is back may be called at once, and what it raises is raised here when all are back."""
+        """Unwrap all handlers; the next `check` calls those that wait. Outside the main thread the wrappers stay, and
+        only call the handlers. An unwrapped handler may run at once; its exception is raised here when all are
+        unwrapped."""
         if _guard is not self or threading.current_thread() is not threading.main_thread():
             self.is_active = False
             return
         signal._signal = _signal  # type: ignore[attr-defined]
-        if sys.unraisablehook == self._take_unraisable:  # else the program has set another one, which may call ours
+        if sys.unraisablehook == self._take_unraisable:  # else the program has set another hook, which may call ours
             sys.unraisablehook = self._print_unraisable
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, _NUMBERS)
         try:
@@ -151,7 +153,8 @@ class InterruptGuard:
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
 
     def _put_back(self) -> None:
-        """The mask does not help against a signal that another thread receives: its handler is called here, too."""
+        """Unwrap all handlers, however often one of them raises."""
+        # The mask holds no signal back that another thread receives: its handler runs in this thread, too.
         wrapped = {number: handler for number in _NUMBERS if type(handler := _signal.getsignal(number)) is _Handler}
         try:
             for number, handler in wrapped.items():
@@ -162,12 +165,11 @@ class InterruptGuard:
                 self._put_back()
 
     def is_called(self) -> bool:
-        """Tell whether a handler waits for the calling thread."""
+        """Return whether a handler waits and this is the main thread, which has to call it."""
         return bool(self.noted) and _thread.get_ident() == threading.main_thread().ident
 
     def check(self) -> None:
-        """Call the handlers that had to wait, in the order of their signals. Called by the main thread without the
-        lock."""
+        """Call the handlers that wait, in the order of their signals. The main thread calls this without the lock."""
         if not (self.noted and self.is_called()):
             return
         while self.noted:
@@ -175,17 +177,17 @@ class InterruptGuard:
             _run(self.noted.pop(number), number, sys._getframe(1))
 
     def check_at_once(self) -> None:
-        """As `check`, called by the user's code; nothing if the engine is at work."""
+        """Call `check`, unless this thread holds the engine's lock; for calls from the user's code."""
         if self.is_called() and not self._lock._is_owned():  # type: ignore[union-attr]
             self.check()
 
     def is_own(self, error: KeyboardInterrupt) -> bool:
-        """Tell whether an exception is of a signal, and was not raised by a program itself. Signals that nobody guards
-        against count as such."""
+        """Return whether a signal raised an exception, and not the program itself. True if SIGINT's handler is not
+        wrapped, because then nothing marks its exceptions."""
         return type(_signal.getsignal(signal.SIGINT)) is not _Handler or contract.is_from_handler(error)
 
     def check_and_print(self) -> None:
-        """As `check`, where nobody could catch what a handler raises: it is printed."""
+        """Call `check` where no caller could catch a handler's exception, and print it instead."""
         while self.is_called():
             try:
                 self.check()
@@ -193,20 +195,20 @@ class InterruptGuard:
                 traceback.print_exc()
 
     def take(self, function: Callable[..., object], number: int, frame: FrameType | None) -> None:
-        """A signal has arrived: call its handler, now or later."""
+        """Call the handler of a signal that has arrived, or note it for later."""
         if number in self._resent:
             del self._resent[number]
-            if number not in self.noted:  # `check` was faster
+            if number not in self.noted:  # `check` has called the handler meanwhile
                 return
         elif number == signal.SIGINT and number in self.noted and time.monotonic() - self._since > INSISTENCE_SECONDS:
-            frame = None
+            frame = None  # so that the handler runs now, whatever it interrupts
         if self.is_active and frame is not None and (self._lock._is_owned() or _is_ours(frame)):  # type: ignore[union-attr]
             self._note(function, number)
             return
         _run(self.noted.pop(number, function), number, frame)
 
     def raise_later(self, error: BaseException) -> bool:
-        """Note an exception again, and return true, if a handler has raised it in the calling thread."""
+        """If a handler has raised an exception in this thread, note it to be raised again, and return True."""
         is_main = threading.current_thread() is threading.main_thread()
         if not (self.is_active and is_main and contract.is_from_handler(error)):
             return False
@@ -220,7 +222,7 @@ class InterruptGuard:
         return True
 
     def _take_unraisable(self, lost: sys.UnraisableHookArgs) -> None:
-        """Python is about to forget an exception."""
+        """Note an exception of a handler that Python is about to drop; print any other."""
         if lost.exc_value is None or not self.raise_later(lost.exc_value):
             self._print_unraisable(lost)
 
@@ -231,7 +233,7 @@ class InterruptGuard:
         self.wake()
         if not self._is_resending:
             self._is_resending = True
-            # Not `threading.Thread`, whose locks the interrupted code may hold.
+            # Not `threading.Thread`: the interrupted code may hold its locks.
             _thread.start_new_thread(self._resend, ())
 
     def _resend(self) -> None:
@@ -239,7 +241,7 @@ class InterruptGuard:
         while not is_over:
             self._resend_all()
             self._is_resending = False
-            is_over = not (self.is_active and self.noted)  # else one was noted when this was about to end
+            is_over = not (self.is_active and self.noted)  # else a signal was noted just before the line above
 
     def _resend_all(self) -> None:
         seconds = RESEND_SECONDS
@@ -249,19 +251,20 @@ class InterruptGuard:
             time.sleep(seconds)
             seconds = min(2 * seconds, SLOWEST_RESEND_SECONDS)
             for number in list(noted):
-                # It is one of ours, or it could end the process. Behind that is no call at which another thread could
-                # have its turn: `check` would see to the signal, and the user's next one would be taken for this one.
+                # Only with a wrapped handler: without one, the signal could end the process. After this check comes no
+                # call at which another thread could run. Else `check` could handle the signal meanwhile, and `take`
+                # would mistake the user's next signal for this one.
                 if type(_signal.getsignal(number)) is _Handler and number in noted and self.is_active:
                     resent[number] = True
                     kill(main_id, number)
 
 
 _guard: InterruptGuard | None = None
-"""The guard of the session, also when it is closed."""
+"""The guard of the last session, open or closed."""
 
 
 class _Handler:
-    """Stands in for a handler of the user's."""
+    """A wrapper of a user's handler."""
 
     __slots__ = ("function",)
 
@@ -278,20 +281,20 @@ class _Handler:
 
 
 class _Signals:
-    """Stands in for the module ``_signal`` in the module ``signal``."""
+    """A replacement of the module ``_signal`` in the module ``signal``."""
 
     def __getattr__(self, name: str) -> object:
         return getattr(_signal, name)
 
     def signal(self, number: int, handler: object) -> object:
-        """Set a handler, wrapped; return the last one, unwrapped. As Python does, call those that wait before: what a
-        program takes back is not called later."""
+        """Set a handler, wrapped; return the previous handler, unwrapped. As Python does, call waiting handlers first:
+        a handler that a program removes is not called later."""
         wrapped = _Handler(handler) if callable(handler) else handler
         if _guard is None:
             return _unwrap(_signal.signal(number, wrapped))
         _guard.check_at_once()
         last = _signal.signal(number, wrapped)
-        _guard.check_at_once()  # for one that came meanwhile
+        _guard.check_at_once()  # for a signal that came meanwhile
         return _unwrap(last)
 
     def getsignal(self, number: int) -> object:
@@ -311,7 +314,7 @@ def _run(function: Callable[..., object], number: int, frame: FrameType | None) 
     try:
         function(number, frame)
     except BaseException as error:
-        with contextlib.suppress(Exception):  # a class of the user's may refuse, in any way
+        with contextlib.suppress(Exception):  # a user's class may refuse the attribute, by any error
             error.__hocket_signal__ = number  # type: ignore[attr-defined]
         raise
     finally:
@@ -319,15 +322,15 @@ def _run(function: Callable[..., object], number: int, frame: FrameType | None) 
 
 
 def raise_later(error: BaseException) -> None:
-    """Have an exception that had to be caught be raised again a moment later, if it is of a signal's handler."""
+    """Have a caught exception raised again a moment later, if a signal handler raised it."""
     if _guard is not None:
         _guard.raise_later(error)
 
 
 def _is_ours(frame: FrameType | None) -> bool:
-    """Tell whether the code that is at work there is the engine's."""
+    """Return whether a frame runs code that must not be interrupted; see the module's docstring."""
     while frame is not None:
-        # By the module's name, not by the file: generated methods (of dataclasses, of named tuples) have none.
+        # By the module's name, because generated methods (of dataclasses and named tuples) have no file.
         name = frame.f_globals.get("__name__") or ""
         if name.startswith(_OURS) or (name in _WEAK and frame.f_code.co_name in _CALLBACKS):
             return True
@@ -338,7 +341,7 @@ def _is_ours(frame: FrameType | None) -> bool:
 
 
 def is_interactive() -> bool:
-    """Tell whether a person types at a prompt or in a notebook."""
+    """Return whether the program is a prompt or a notebook."""
     return hasattr(sys, "ps1") or "ipykernel" in sys.modules
 
 

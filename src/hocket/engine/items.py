@@ -1,7 +1,7 @@
-"""Generators that are to return so many values: ``num_returns=3`` on a generator function, as Ray has it.
+"""Generators with a fixed number of results: ``num_returns=3`` on a generator function, as in Ray.
 
-The first items are the results. If the generator raises, or ends too soon, the results that it did not come to are that
-error; what it would yield beyond them is not asked for.
+The first items are the results. If the generator raises, or ends too soon, the missing results are that error. Further
+items are not taken.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ KINDS = frozenset({types.GeneratorType, types.AsyncGeneratorType})
 
 
 class Failure(NamedTuple):
-    """Stands among the results of a task for one that it did not come to."""
+    """A placeholder for a missing result of a task."""
 
     error: Exception
 
 
 def is_to_be_taken(result: object, num_returns: int, function: object) -> bool:
-    """Tell whether the results of a call are the items of the generator that it returned.
+    """Return whether the results of a call are the items of the generator that it returned.
 
     Args:
-        result: What it returned.
-        num_returns: How many results it has; below 0 for one that streams.
-        function: What was called. With one return an ordinary function is not taken for a generator: it returns what
-            cannot travel.
+        result: The return value of the call.
+        num_returns: The number of results; below 0 for a stream.
+        function: The function that was called. With ``num_returns=1``, only generator functions count: an ordinary
+            function has returned a value that cannot travel.
     """
     if type(result) not in KINDS or num_returns < 1:
         return False
@@ -38,7 +38,7 @@ def is_to_be_taken(result: object, num_returns: int, function: object) -> bool:
 
 
 def take(items: Generator[Any, Any, Any], count: int, name: str) -> object:
-    """Return so many items of a generator, or the only one."""
+    """Return `count` items of a generator, or the item itself for 1."""
     taken: list[object] = []
     raised = None
     try:
@@ -47,7 +47,7 @@ def take(items: Generator[Any, Any, Any], count: int, name: str) -> object:
                 _log_surplus(name, count)
                 break
             taken.append(item)
-    except Exception as error:  # whatever the user's code raises is the caller's to see
+    except Exception as error:  # any error of the user's code is the task's result
         raised = error
     finally:
         items.close()
@@ -55,7 +55,7 @@ def take(items: Generator[Any, Any, Any], count: int, name: str) -> object:
 
 
 async def take_async(items: Any, count: int, name: str) -> object:
-    """Return so many items of a generator, asynchronous or not, or the only one."""
+    """Return `count` items of a generator, asynchronous or not, or the item itself for 1."""
     if not isinstance(items, AsyncGenerator):
         return take(items, count, name)
     taken: list[object] = []
@@ -66,7 +66,7 @@ async def take_async(items: Any, count: int, name: str) -> object:
                 _log_surplus(name, count)
                 break
             taken.append(item)
-    except Exception as error:  # the same
+    except Exception as error:  # any error of the user's code is the task's result
         raised = error
     finally:
         await items.aclose()
@@ -98,7 +98,7 @@ def _complete(taken: list[object], count: int, name: str, raised: Exception | No
 
 
 def iterate(found: Any) -> Generator[object, None, None]:
-    """Go through a generator in an ordinary thread, also through an asynchronous one."""
+    """Yield the items of a generator, asynchronous or not, in an ordinary thread."""
     if not hasattr(found, "__aiter__"):
         yield from found
         return

@@ -1,7 +1,8 @@
-"""The parts that two engines share, because they hold the kernel in their own process: whatever only takes the lock and
-asks the kernel.
+"""Parts of the two engines that hold the kernel in their own process: all methods that only take the lock and call the
+kernel.
 
-How work is carried out, and how a caller waits for it, is in the engines. These parts reach it through a `Floor`.
+The engines themselves carry out the kernel's instructions, and let callers wait. These parts use them through a
+`Floor`.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from hocket.kernel.records import DRIVER
 
 @final
 class Session:
-    """The lock and the kernel, and what all parts of an engine want to know of the session.
+    """The lock, the kernel, and facts about the session that all parts of an engine need.
 
     Args:
         lock: Held around every use of the kernel.
-        kernel: A new one.
-        namespace: Where actors' names live unless said otherwise.
-        labels: What `hocket.init` says about the machine, for options that choose among nodes.
+        kernel: A new kernel.
+        namespace: The default namespace of actors' names.
+        labels: The machine's labels from `hocket.init`, for options that choose among nodes.
     """
 
     def __init__(
@@ -48,18 +49,18 @@ class Session:
         self.job_id = os.urandom(4).hex()
         self.node_id = os.urandom(16).hex()
         self.ids = itertools.count(1)
-        #: Why the session is over, if it is.
+        #: The error that says why the session is over; None if it is open.
         self.end: exceptions.HocketError | None = None
-        #: How often something has failed: who waits for several objects looks at all of them then.
+        #: How many failures there were. A change makes a thread that waits for several objects look at all of them.
         self.failures = 0
         self.errors: deque[exceptions.ErrorRecord] = deque(maxlen=1000)
-        #: How many there were, with those that are no longer remembered.
+        #: How many errors there were, including those that have left `errors`.
         self.error_count = 0
-        #: Functions to call when an object is there, by its id.
+        #: Functions to call when an object has its value, by the object's id.
         self.callbacks: dict[int, list[Callable[[], None]]] = {}
 
     def make_ids(self, count: int) -> int:
-        """Return the first of so many ids in a row: a task's own, and those of its further returns."""
+        """Return the first of `count` consecutive ids: a task's own, and those of its further returns."""
         first = next(self.ids)
         for _ in range(count - 1):
             next(self.ids)
@@ -72,26 +73,26 @@ class Session:
 
     @property
     def is_closed(self) -> bool:
-        """Whether somebody has closed it."""
+        """Whether the session was closed, and did not fail."""
         return isinstance(self.end, exceptions.SessionClosedError)
 
     def finish(self, error: exceptions.HocketError) -> None:
-        """The session is over. Called with the lock held."""
+        """Set the error that says why the session is over. Called with the lock held."""
         self.end = error
         self.failures += 1
 
     def take_callbacks(self) -> list[Callable[[], None]]:
-        """Return the functions to call because the session is over: futures get their error by them."""
+        """Return and remove all functions to call at the session's end, which give futures their errors."""
         found = [callback for callbacks in self.callbacks.values() for callback in callbacks]
         self.callbacks.clear()
         return found
 
     def note_failure(self) -> None:
-        """Something has failed, or is to be looked at by those who wait. Called with the lock held."""
+        """Count a failure, or another reason for waiting threads to look again. Called with the lock held."""
         self.failures += 1
 
     def note_error(self, task_id: int, name: str, error_type: str, text: str) -> None:
-        """Remember a failure, for those who look."""
+        """Keep a failure, for viewers."""
         self.error_count += 1
         self.errors.append(
             exceptions.ErrorRecord(
@@ -101,94 +102,94 @@ class Session:
 
 
 def _find_nothing() -> None:
-    """The calling code is the main program."""
+    """Return None: the calling code is the main program."""
 
 
 class Floor(Protocol):
-    """The engine below these parts. The lock is held in every call but that of `read_arrived`, which
-    may be made without it."""
+    """The engine below these parts. All methods are called with the lock held; `read_arrived` may also be called
+    without it."""
 
     def carry_out(self) -> None:
-        """Do what the kernel asks."""
+        """Carry out the kernel's instructions."""
 
     def finish_change(self) -> None:
-        """Carry out the caller's change, and have waiting threads see it."""
+        """Carry out the instructions after a change, and have waiting threads see the change."""
 
     def drain_dropped(self) -> None:
         """Count the handles that have been garbage-collected."""
 
     def read_arrived(self) -> None:
-        """Take in what workers have said and nobody has read yet."""
+        """Handle the workers' messages that have arrived and are still unread."""
 
 
 class Processes(Protocol):
-    """The processes behind an engine, for those who look. Called with the lock held."""
+    """The processes behind an engine, for viewers. Called with the lock held."""
 
     @property
     def lost(self) -> Iterable[inspection.LostWorker]:
-        """Workers that have ended: the last ones, oldest first."""
+        """The workers that ended last, oldest first."""
 
     @property
     def spans(self) -> Iterable[inspection.OwnSpan]:
-        """Spans of the engine's own process: the last ones, oldest first."""
+        """The last spans of the engine's own process, oldest first."""
 
     @property
     def starts(self) -> Mapping[int, float]:
-        """When each task that runs was started, by `time.perf_counter`, where the engine itself runs them."""
+        """The start of each running task, by `time.perf_counter`, if the engine itself runs the tasks."""
 
     @property
     def read_events(self) -> Callable[[], list[reader.Batch]] | None:
-        """Returns the events of all processes, where they are written down; else runs are known from the kernel
-        alone."""
+        """A function that returns the events of all processes; None if they are not recorded: then only the kernel
+        knows of runs."""
 
     def get_pid(self, worker_id: int) -> int:
-        """Return the pid of a worker, dead ones included; 0 if it is not known."""
+        """Return the pid of a worker, living or dead; 0 if it is unknown."""
 
     def find_running(self, worker: records.WorkerRecord) -> tuple[int, float]:
-        """Return the task that a worker started last, and when, by `time.perf_counter`; zeros where unknown."""
+        """Return the task that a worker started last, and its start by `time.perf_counter`; zeros if unknown."""
 
     def measure(self, payload: tuple[object, ...]) -> int:
         """Return the bytes of a payload."""
 
     def locate(self, payload: tuple[object, ...]) -> str:
-        """Return the source line that made a payload, where known."""
+        """Return the source line that made a payload, if known."""
 
     def count(self) -> dict[str, object]:
-        """Return the part of the statistics that is about workers and memory."""
+        """Return the statistics about workers and memory."""
 
 
 @final
 class Feasibility:
-    """Knows which tasks and groups the session can ever have room for. The answers do not change."""
+    """Checks of whether the session can ever have room for a task or a group. The results never change."""
 
     def __init__(self, kernel: machine.Kernel) -> None:
         self._kernel = kernel
-        #: Shapes that have been found feasible.
+        #: Shapes that were found feasible.
         self.known: set[resources.Shape] = set()
-        #: The one that most tasks have, if it is feasible.
+        #: The shape of most tasks, if it is feasible; else None.
         self.usual = records.DEFAULT_SHAPE if kernel.could_ever_fit(records.DEFAULT_SHAPE) else None
-        #: The last request that fitted into the machine, with its strategy: programs make the same groups again and
+        #: The last bundles that fitted into the machine, with their strategy: programs make the same groups again and
         #: again.
         self._bundles: tuple[tuple[resources.Demand, ...], str] = (), ""
 
     def check_feasible(
         self, shape: resources.Shape, kind: type[exceptions.InfeasibleResourcesError], what: str
     ) -> None:
-        """Raise if a shape can never be had."""
+        """Raise if a shape can never fit."""
         if not self._kernel.could_ever_fit(shape):
             raise kind(node.explain_infeasible(what, shape, get_total_resources(self._kernel)))
         if not shape.group_id:
             self.known.add(shape)
 
     def check_bundles(self, bundles: tuple[resources.Demand, ...], strategy: str) -> None:
-        """Raise if bundles can never be had together."""
+        """Raise if bundles can never fit together."""
         if (bundles, strategy) != self._bundles:
             node.check_bundles(self._kernel.pool, bundles, strategy, get_total_resources(self._kernel))
             self._bundles = bundles, strategy
 
 
 def get_total_resources(kernel: machine.Kernel) -> dict[str, float]:
-    """Return what a session has."""
+    """Return a session's total amounts, by resource name."""
     return {name: units / resources.UNIT for name, units in kernel.pool.total.items()}
 
 
@@ -197,8 +198,8 @@ class KernelHandles(contract.Handles):
     """Handles that the kernel counts.
 
     Args:
-        engine: Whose they are.
-        session: Its session.
+        engine: The engine to which the handles belong.
+        session: The engine's session.
     """
 
     def __init__(self, engine: contract.Engine, session: Session) -> None:
@@ -219,13 +220,13 @@ class KernelHandles(contract.Handles):
 
 @final
 class KernelActors(contract.Actors):
-    """Actors and their names, also for workers that ask.
+    """Actors and their names, also for requests of workers.
 
     Args:
         session: The session.
-        floor: What carries out.
-        handles: For the handles on actors that are found.
-        exit_current: Ends the actor that the calling code belongs to.
+        floor: The engine below.
+        handles: The handles of this process.
+        exit_current: A function that ends the actor that runs the calling code.
     """
 
     def __init__(
@@ -234,17 +235,17 @@ class KernelActors(contract.Actors):
         self._session, self._floor, self._handles, self._exit_current = session, floor, handles, exit_current
 
     def claim_name(self, name: str, namespace: str, *, caller: int = DRIVER) -> None:
-        """Keep the name for the actor that the caller is about to create; raise if another has it."""
+        """Reserve a name for the actor that the caller is about to create; raise if another actor has the name."""
         if not self._session.kernel.claim_name(namespace, name, caller):
             raise rules.build_name_error(name, namespace)
 
     def release_name(self, name: str, namespace: str, *, caller: int = DRIVER) -> None:
-        """There will be no such actor."""
+        """Give up the claim on a name: the caller will not create the actor."""
         with self._session.lock:
             self._session.kernel.release_name(namespace, name, caller)
 
     def look_up_name(self, name: str, namespace: str) -> tuple[contract.ActorInfo | None, bool]:
-        """Return the actor of that name, and whether there is none because a worker is just creating it."""
+        """Return the actor with this name, and, if there is none, whether a worker is just creating it."""
         kernel = self._session.kernel
         with self._session.lock:
             actor = kernel.find_actor(namespace, name)
@@ -286,10 +287,10 @@ class KernelResources(contract.Resources):
 
     Args:
         session: The session.
-        floor: What carries out.
-        handles: For the handles on groups.
-        feasibility: What was found to fit.
-        find_caller: Returns the worker that the calling code runs on, where the engine itself runs work.
+        floor: The engine below.
+        handles: The handles of this process.
+        feasibility: The checks of whether groups can fit.
+        find_caller: A function that returns the worker of the calling code, if the engine itself runs tasks.
     """
 
     def __init__(
@@ -333,7 +334,7 @@ class KernelResources(contract.Resources):
         self._session.guard.check()
 
     def list_groups(self) -> list[dict[str, object]]:
-        # Without the lock: where a task runs in the caller's process, a thread of the task may ask.
+        # Without the lock: if a task runs in the caller's process, a thread of the task may call this.
         kernel, node_id = self._session.kernel, self._session.node_id
         return [node.describe_group(group, node_id) for group in (*kernel.groups.values(), *kernel.removed_groups)]
 
@@ -351,14 +352,15 @@ class KernelResources(contract.Resources):
 
 @final
 class KernelView(contract.View):
-    """The state of a session, for those who look.
+    """The state of a session, for viewers.
 
     Args:
-        engine: What work inherits is there.
+        engine: The engine, which has the settings that tasks inherit.
         session: The session.
-        floor: What carries out.
-        processes: What is known of processes.
-        describe: Returns where the code is that asks, in a task that runs in this process; None in the main program.
+        floor: The engine below.
+        processes: The processes behind the engine.
+        describe: A function that returns the context of the calling code, if that is a task in this process; None in
+            the main program.
     """
 
     def __init__(
@@ -429,19 +431,19 @@ class KernelView(contract.View):
             }
 
     def build_snapshot(self) -> dict[str, object]:
-        """Return what another process of the user's is shown of the session. Called with the lock held."""
+        """Return the session's state as plain data, for another process of the user's. Called with the lock held."""
         return self._state.build_snapshot(self.statistics())
 
 
 @final
 class Unfetched:
-    """The errors that the kernel remembers because nobody has fetched them; see `contract.Unfetched`."""
+    """The errors that the kernel keeps until a program fetches them; see `contract.Unfetched`."""
 
     def __init__(self, kernel: machine.Kernel, read_arrived: Callable[[], None]) -> None:
         self._kernel, self._read_arrived = kernel, read_arrived
 
     def note_fetched(self, payload: tuple[object, ...] | None) -> None:
-        """Hear that somebody has fetched an error. Called only where one is raised."""
+        """Note that the program has fetched an error. Called only when an error is raised."""
         if self._kernel.unfetched:
             error = decode_error(payload)
             actor_id = int(error.actor_id or "0", 16) if isinstance(error, exceptions.ActorError) else 0
@@ -459,7 +461,7 @@ class Unfetched:
 
 
 def decode_error(payload: tuple[object, ...] | None) -> BaseException | None:
-    """Return an error of a task; None if this process cannot import what it takes."""
+    """Return an error of a task; None if this process cannot unpickle it."""
     try:
         error: BaseException = values.decode(payload[1])  # type: ignore[index, arg-type]
     except Exception:  # noqa: BLE001 (a class of the user's may raise anything)
@@ -468,7 +470,7 @@ def decode_error(payload: tuple[object, ...] | None) -> BaseException | None:
 
 
 KEPT_SPANS = state.KEPT_TASKS
-"""How many spans of the engine's own process are remembered."""
+"""How many spans of the engine's own process are kept."""
 
 
 def cancel(session: Session, ref: contract.AnyRef, finish: Callable[[], None], *, force: bool, recursive: bool) -> None:
@@ -477,9 +479,9 @@ def cancel(session: Session, ref: contract.AnyRef, finish: Callable[[], None], *
     Args:
         session: The session.
         ref: The object.
-        finish: Carries that out.
-        force: Whether its process may be ended.
-        recursive: Whether what it has submitted is cancelled, too.
+        finish: A function that carries out the kernel's instructions.
+        force: Whether to end the task's process.
+        recursive: Whether to cancel the tasks that the task has submitted, too.
     """
     with session.lock:
         if force:
@@ -490,7 +492,7 @@ def cancel(session: Session, ref: contract.AnyRef, finish: Callable[[], None], *
 
 
 def put_error(session: Session, handles: contract.Handles, error: exceptions.TaskError) -> contract.AnyRef:
-    """Return a reference that raises this."""
+    """Return a reference that raises this error in `get`."""
     with session.lock:
         object_id = next(session.ids)
         session.kernel.put(object_id, session.kernel.encode_error(error), (), DRIVER, failed=True)

@@ -1,4 +1,4 @@
-"""How an engine finds what a call on an actor is to run, and runs what belongs to an actor's event loop."""
+"""The search for the method that a call on an actor runs, and functions that run code on an actor's event loop."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _OF_ALL: dict[str, Any] = {
 
 
 def get_method(actor: object, name: str) -> Any:
-    """Return what the actor's class calls so, bound to the actor; or one that every actor has. As in Ray, whose handles
-    know the class and not the object: an attribute of the actor that has the same name does not hide the method."""
+    """Return a method of the actor's class, bound to the actor, or a method that every actor has. As in Ray, where
+    handles know only the class, an attribute of the object with this name does not hide the method."""
     if name in _OF_ALL:
         return functools.partial(_OF_ALL[name], actor)
     try:
         if name not in actor.__dict__:
             return getattr(actor, name)
-    except AttributeError:  # it has slots
+    except AttributeError:  # the actor has slots, and no `__dict__`
         return getattr(actor, name)
     found = inspect.getattr_static(type(actor), name)
     return found.__get__(actor, type(actor)) if hasattr(found, "__get__") else found
 
 
 def construct_on(loop: asyncio.AbstractEventLoop, construct: Callable[[], object]) -> object:
-    """Run an actor's constructor on its loop, where it may start tasks that go on afterwards; return the actor."""
+    """Run an actor's constructor on its loop, where it may start tasks that run on afterwards; return the actor."""
     built: list[object] = []
     errors: list[BaseException] = []
 
@@ -61,7 +61,7 @@ def construct_on(loop: asyncio.AbstractEventLoop, construct: Callable[[], object
 
 
 def complete_on(loop: asyncio.AbstractEventLoop, awaitable: Any) -> None:
-    """Run something to its end on a loop that does not run."""
+    """Run an awaitable to its end on a loop that is not running."""
 
     async def wait() -> None:
         await awaitable

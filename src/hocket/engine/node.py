@@ -1,4 +1,4 @@
-"""This machine: its resources, and the error where it has too little."""
+"""This machine: its resources, and the errors for requests that are too large."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hocket import exceptions
 from hocket.kernel import records, resources
 
 ADDRESS = "127.0.0.1"
-"""What this machine calls itself."""
+"""The address of this machine in descriptions of nodes."""
 
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
-"""How the bundles of a placement group may lie on nodes."""
+"""The strategies that place the bundles of a placement group on nodes."""
 
 
 def count_cpus() -> int:
-    """Return the CPUs that this process may use: its affinity, and its cgroup's quota if that is less."""
+    """Return how many CPUs this process may use, by its affinity, or by its cgroup's quota if that is less."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _read_cpu_quota()
     return max(1, min(cpus, quota)) if quota else cpus
@@ -37,18 +37,18 @@ def _read_cpu_quota() -> int | None:
 
 
 def count_memory() -> int:
-    """Return the memory that this process may use, in bytes: the machine's, and the limits of its cgroups if those
-    are less."""
+    """Return the memory that this process may use, in bytes: the machine's memory, or the lowest limit of its cgroups
+    if that is less."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([total, *_list_memory_limits("/proc/self/cgroup", "/sys/fs/cgroup")])
 
 
 def _list_memory_limits(groups: str | os.PathLike[str], root: str | os.PathLike[str]) -> list[int]:
-    """Return the limits of a process's cgroup and of those above it, for both versions of cgroups.
+    """Return the limits of a process's cgroup and of the cgroups above it, for both versions of cgroups.
 
     Args:
-        groups: The process's list of cgroups, as in /proc/self/cgroup.
-        root: Where cgroups are mounted.
+        groups: The file with the process's cgroups, such as /proc/self/cgroup.
+        root: The folder where cgroups are mounted.
     """
     limits = []
     try:
@@ -64,8 +64,7 @@ def _list_memory_limits(groups: str | os.PathLike[str], root: str | os.PathLike[
             folder, name = os.path.join(root, "memory"), "memory.limit_in_bytes"
         else:
             continue
-        # In a container the path may be that of the host; then only the root of the mount is there, and is the right
-        # one.
+        # In a container the path may be the host's. Then only the root of the mount exists, and it is the right cgroup.
         parts = [part for part in path.split("/") if part not in ("", "..")]
         for depth in range(len(parts) + 1):
             limits += _read_limit(os.path.join(folder, *parts[:depth], name))
@@ -76,27 +75,26 @@ def _read_limit(path: str) -> list[int]:
     try:
         with open(path) as file:
             return [int(file.read())]
-    except (OSError, ValueError):  # it is not there, or it says "max"
+    except (OSError, ValueError):  # the file does not exist, or says "max"
         return []
 
 
 MINIMUM_STORE_BYTES = 75 << 20
-"""The least that a session may be given for large values. Ray's figure, so that a program's setting is right or wrong
-in both."""
+"""The least number of bytes that a user may set for large values. Ray's figure: so a setting is valid in both or in
+neither."""
 
 STORE_SHARE = 0.3
-"""How much of the memory large values may take unless said otherwise. Ray's figure."""
+"""The default share of the memory for large values. Ray's figure."""
 
 
 def choose_store_bytes() -> int:
-    """Return how much memory large values may take by default."""
+    """Return how many bytes of memory large values may take by default."""
     return max(MINIMUM_STORE_BYTES, int(count_memory() * STORE_SHARE))
 
 
 def list_visible_gpus() -> list[str] | None:
-    """Return the names of the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves to this process; None if it says nothing. A
-    name is an index on the machine or a UUID. As in CUDA, what stands behind a name that can be none is not visible
-    either."""
+    """Return the names of the GPUs in ``CUDA_VISIBLE_DEVICES``; None if it is not set. A name is an index on the
+    machine or a UUID. As in CUDA, an invalid name hides itself and all names after it."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return None
@@ -105,14 +103,14 @@ def list_visible_gpus() -> list[str] | None:
 
 
 def name_gpus(demand: resources.Demand) -> tuple[resources.GpuId, ...]:
-    """Return what the session calls the GPUs that it has: as ``CUDA_VISIBLE_DEVICES`` does, and else by their index."""
+    """Return the session's names of its GPUs: the names in ``CUDA_VISIBLE_DEVICES``, or else their indices."""
     count = -(-dict(demand).get("GPU", 0) // resources.UNIT)
     names = list_visible_gpus()
     return tuple(range(count)) if names is None else tuple(names[:count])
 
 
 def check_gpus(num_gpus: float | None) -> None:
-    """Raise if a session is to have more GPUs than ``CUDA_VISIBLE_DEVICES`` names: others have the rest."""
+    """Raise ValueError if a user asks for more GPUs than ``CUDA_VISIBLE_DEVICES`` leaves to this process."""
     names = list_visible_gpus()
     if num_gpus is not None and names is not None and num_gpus > len(names):
         raise ValueError(
@@ -122,13 +120,13 @@ def check_gpus(num_gpus: float | None) -> None:
 
 
 def count_gpus() -> int:
-    """Return the NVIDIA GPUs that this process may use, without touching them."""
+    """Return how many NVIDIA GPUs this process may use, without initializing them."""
     names = list_visible_gpus()
     if names is not None:
         return len(names)
     try:
         return len(os.listdir("/proc/driver/nvidia/gpus"))
-    except OSError:  # no driver of NVIDIA's
+    except OSError:  # NVIDIA's driver is not installed
         return 0
 
 
@@ -140,7 +138,8 @@ def build_demand(
     *,
     store: float | None = None,
 ) -> resources.Demand:
-    """Return what a session has; what is not given is found out. `store` is the memory for large values."""
+    """Return a session's resources. An amount of None stands for the machine's. `store` is the memory for large
+    values."""
     amounts: dict[str, float] = {f"node:{ADDRESS}": 1, "node:__internal_head__": 1, **(custom or {})}
     amounts["object_store_memory"] = choose_store_bytes() if store is None else store
     amounts["memory"] = count_memory() if memory is None else memory
@@ -150,7 +149,7 @@ def build_demand(
 
 
 def explain_infeasible(what: str, shape: resources.Shape, total: Mapping[str, float]) -> str:
-    """Return the message for a request that can never be met."""
+    """Return the message for a request that can never fit."""
     asked = resources.format_demand(shape.demand)
     if shape.group_id:
         return (
@@ -168,7 +167,8 @@ def explain_infeasible(what: str, shape: resources.Shape, total: Mapping[str, fl
 def explain_infeasible_bundles(
     bundles: Sequence[resources.Demand], have: str, total: Mapping[str, float]
 ) -> exceptions.InfeasibleResourcesError:
-    """Return the error of a placement group that is larger than the session, which has `have`."""
+    """Return the error for a placement group that is larger than the session; `have` is the session's resources as
+    text."""
     asked = " + ".join(resources.format_demand(bundle) for bundle in bundles)
     wanted: Counter[str] = Counter()
     for bundle in bundles:
@@ -181,12 +181,12 @@ def explain_infeasible_bundles(
 
 
 def format_resources(total: Mapping[str, float]) -> str:
-    """Return resources as people write them, without internal ones."""
+    """Return resources in readable form, without internal ones."""
     return resources.format_demand(resources.parse_demand(hide_internal(total)))
 
 
 def hide_internal(total: Mapping[str, float]) -> dict[str, float]:
-    """Return resources for a message, without those that nobody asks for by mistake: nodes, and the store's memory."""
+    """Return resources for a message, without internal ones: nodes, and the store's memory."""
     return {name: amount for name, amount in total.items() if not name.startswith(("node:", "object_store_memory"))}
 
 
@@ -196,7 +196,7 @@ INIT_KEYWORDS: Mapping[str, str] = {
     "memory": "_memory",
     "object_store_memory": "object_store_memory",
 }
-"""Resources that `hocket.init` has a keyword for, and that are not named in its `resources`."""
+"""Resources with their own keywords of `hocket.init`, which its `resources` must not name."""
 
 
 def write_init_call(short: Collection[str]) -> str:

@@ -1,9 +1,9 @@
-"""Writing to a descriptor that others share, without ever waiting for its reader.
+"""Writes to a descriptor that processes share, without ever waiting for its reader.
 
-A terminal and a pipe say that they are writable when there is some room, and a write of more than that waits; several
-processes write to the same pipe, so the room may be gone by then. O_NONBLOCK would hold for all who share the
-descriptor, the user's shell among them. So a terminal or a pipe is opened anew, which gives it flags of its own, and on
-a socket each call says that it must not wait. A file never lets anybody wait.
+A terminal or a pipe counts as writable when it has some room, but a write of more bytes waits. And other processes
+write to the same pipe, so the room may be gone. O_NONBLOCK would hold for all processes that share the descriptor, the
+user's shell included. So an `Outlet` opens a terminal or a pipe again, with its own flags, and passes MSG_DONTWAIT to
+each call on a socket. A write to a file never waits.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import final
 from hocket.engine import descriptors
 
 PIECE_BYTES = 4096
-"""How much is written at once. A pipe takes that as a whole or not at all, so nobody writes into the middle of it."""
+"""The most bytes in one write. A pipe takes so many bytes together or not at all, and no other write comes between."""
 
 LAST_SECONDS = 8.0
-"""How long the end of a session or a launch waits for a reader: a pager that is looked at, a terminal that is stopped.
-An ordinary program would wait without end. Below `processes.END_SECONDS`, which a driver waits for its guardian."""
+"""How many seconds the end of a session or a launch waits for a slow reader, such as a pager or a stopped terminal. An
+ordinary program would wait without end. Less than `processes.END_SECONDS`, which a driver waits for its guardian."""
 
 _FLAGS = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 @final
 class Outlet:
-    """A descriptor to write to. It stays open when this is closed."""
+    """A descriptor to write to. It stays open when the outlet is closed."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -36,9 +36,9 @@ class Outlet:
         self._socket: socket.socket | None = None
         try:
             mode = os.fstat(fd).st_mode
-        except OSError:  # it is closed, as every write will say
+        except OSError:  # the descriptor is closed, as every write will report
             return
-        with contextlib.suppress(OSError):  # a terminal of another user cannot be opened, nor a pipe that nobody reads
+        with contextlib.suppress(OSError):  # another user's terminal cannot be opened, nor a pipe without a reader
             if stat.S_ISSOCK(mode):
                 self._socket = socket.socket(fileno=os.dup(fd))
             elif stat.S_ISFIFO(mode) or os.isatty(fd):
@@ -46,7 +46,7 @@ class Outlet:
 
     @property
     def fd(self) -> int:
-        """The descriptors to wait for, until something can be written."""
+        """The descriptor to wait for until a write is possible."""
         return self._fd if self._own is None else self._own
 
     def list_descriptors(self) -> list[int]:
@@ -54,12 +54,11 @@ class Outlet:
         return [fd for fd in (self._own, self._socket.fileno() if self._socket else None) if fd is not None]
 
     def is_writable(self, timeout_s: float) -> bool:
-        """Wait until something can be written, or an error says that it cannot; tell whether that came about in
-        time."""
+        """Wait until a write is possible, or would fail at once; return whether that happened in time."""
         return descriptors.is_writable(self.fd, timeout_s)
 
     def write(self, data: bytes | bytearray) -> int:
-        """Write from the beginning as much as there is room for; whole lines, where there are any.
+        """Write the beginning of `data`, as far as there is room: whole lines if possible, `PIECE_BYTES` at most.
 
         Returns:
             How many bytes were written.
@@ -74,7 +73,7 @@ class Outlet:
         return os.write(self._fd, piece)
 
     def close(self) -> None:
-        """Close what was opened for it."""
+        """Close the outlet's own descriptors."""
         for fd in self.list_descriptors():
             os.close(fd)
         if self._socket is not None:

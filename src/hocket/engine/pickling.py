@@ -1,4 +1,4 @@
-"""The pickler that values are encoded with, and what a value has to do with it."""
+"""The picklers that encode values and exceptions."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from hocket.engine import contract
 PROTOCOL = 5
 
 Reducer = Callable[[Any], tuple[Any, ...]]
-"""Returns what `pickle` makes of an object: a callable that rebuilds it, and the arguments."""
+"""A function that returns the reduced form of an object: a callable that rebuilds it, and the callable's arguments."""
 
 reducers: dict[type, Reducer] = {}
-"""How to encode the instances of classes that the user has registered; they come before what pickle would do."""
+"""The reducers that the user has registered, by class; they come before pickle's own."""
 
 
 @functools.cache
 def load_pickler() -> type[pickle.Pickler]:
-    """Return cloudpickle's pickler, with the user's own reducers. With what it imports it takes 5 ms (measured). A
-    driver needs it for the first function that it encodes, and the guardian starts meanwhile (`Engine.expect_work`)."""
+    """Return cloudpickle's pickler, with the user's own reducers. It takes 5 ms with its imports (measured). A driver
+    needs it for the first function that it encodes; meanwhile the guardian starts (`Tasks.expect_work`)."""
     import cloudpickle
 
-    main = sys.modules.get("__mp_main__")  # what multiprocessing makes of the script in a process that it has spawned
+    main = sys.modules.get("__mp_main__")  # the script's module in a process that multiprocessing has spawned
     if getattr(main, "__name__", "") == "__mp_main__":
         cloudpickle.register_pickle_by_value(main)
 
@@ -42,7 +42,7 @@ def load_pickler() -> type[pickle.Pickler]:
 
         def __init__(self, *args: object, **kwargs: object) -> None:
             run = sys.modules.get(_RUN_PATH)
-            if run is not None:  # no worker can import it
+            if run is not None:  # no worker can import that module
                 cloudpickle.register_pickle_by_value(run)
             super().__init__(*args, **kwargs)
 
@@ -50,9 +50,10 @@ def load_pickler() -> type[pickle.Pickler]:
 
 
 class _Own(dict[type, Reducer]):
-    """Our reducers; modules of a class of their own, such as ``torch.ops``, are found by name like others.
+    """Our own reducers. Modules of a subclass, such as ``torch.ops``, are pickled by name like others.
 
-    cloudpickle takes ``torch.ops`` for used where a function has the names ``torch`` and ``ops``, as in ``keras.ops``.
+    cloudpickle assumes that a function uses ``torch.ops`` if the function has the names ``torch`` and ``ops``, as in
+    ``keras.ops``.
     """
 
     def __missing__(self, kind: type) -> Reducer:
@@ -69,9 +70,9 @@ def _reduce_module(module: types.ModuleType) -> Any:
 
 @functools.cache
 def load_error_pickler() -> type[pickle.Pickler]:
-    """Return the same for exceptions whose class cannot be called with ``args``. Such a class hands another text to
-    ``super().__init__`` than it takes itself. What is sent of them, and of those within them, is ``args`` and their
-    attributes; no constructor of the user's runs where they arrive."""
+    """Return a pickler for exceptions with a class that cannot be called with ``args``. Such a class passes other
+    arguments to ``super().__init__`` than it takes itself. The pickler sends ``args`` and the attributes of these
+    exceptions, and of the exceptions in them; decoding calls no constructor of the user's."""
     parent: Any = load_pickler()
 
     class ErrorPickler(parent):  # type: ignore[misc]
@@ -90,16 +91,16 @@ _IS_WRITTEN_IN_PYTHON = 1 << 9
 
 
 def _reduces_itself(kind: type) -> bool:
-    """Tell whether a class of exceptions says itself what is to be pickled."""
+    """Return whether a class of exceptions defines its own reduced form."""
     own = [parent for parent in kind.__mro__ if parent.__flags__ & _IS_WRITTEN_IN_PYTHON]
     return any(name in vars(parent) for parent in own for name in ("__reduce__", "__reduce_ex__"))
 
 
 def _rebuild_error(kind: type[BaseException], args: tuple[object, ...]) -> BaseException:
-    """Return an exception with these ``args``, without calling the constructors of its class that are in Python."""
+    """Return an exception with these ``args``, without a call of its class's own ``__init__``."""
     builtin: Any = kind
     while builtin.__flags__ & _IS_WRITTEN_IN_PYTHON:
-        builtin = builtin.__base__  # the one whose memory it has, of several
+        builtin = builtin.__base__  # of several bases, the one that determines the memory layout
     own: Any = next(parent for parent in kind.__mro__ if "__new__" in vars(parent))
     error: BaseException = (kind if own.__flags__ & _IS_WRITTEN_IN_PYTHON else builtin).__new__(kind, *args)
     builtin.__init__(error, *args)
@@ -107,23 +108,23 @@ def _rebuild_error(kind: type[BaseException], args: tuple[object, ...]) -> BaseE
 
 
 _RUN_PATH = "<run_path>"
-"""What `runpy.run_path` calls the module that it runs, unless told otherwise."""
+"""The default name of the module that `runpy.run_path` runs."""
 
 _FILE_PLACE = 10
-"""Where the name of the file stands among the arguments of `types.CodeType`."""
+"""The position of the file's name among the arguments of `types.CodeType`."""
 
 
 def _keep_file(code: types.CodeType, reduced: tuple[Any, ...]) -> tuple[object, ...]:
-    """Return what cloudpickle makes of code, with the file that it is from. cloudpickle 3.1.3 writes ``<dynamic-code>``
-    in its place: tracebacks would name no file and show no lines."""
+    """Return cloudpickle's reduced form of code, with the file's name. cloudpickle 3.1.3 writes ``<dynamic-code>``
+    instead, so that tracebacks name no file and show no lines."""
     rebuild, parts = reduced
-    # A new text, as cloudpickle has it: the bytes then do not depend on who else uses this one.
+    # A new text, as in cloudpickle: the pickle's bytes then do not depend on other uses of the same text.
     name = "".join(list(code.co_filename))
     return rebuild, (*parts[:_FILE_PLACE], name, *parts[_FILE_PLACE + 1 :])
 
 
 def can_travel(value: object) -> bool:
-    """Tell whether a value can be encoded."""
+    """Return whether a value can be encoded."""
     outer = contract.encoding.refs
     contract.encoding.refs = []
     try:

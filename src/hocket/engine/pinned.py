@@ -1,7 +1,6 @@
-"""References in a user's own pickle: they name their session, as ids begin anew in each.
+"""References in a user's own pickle, which contain the id of their session, because each session counts ids anew.
 
-In the session itself they are what they were. In another one they stand for a closed session's, and each use
-of them raises what those raise.
+In their own session they become handles again. In any other session, each use raises the error of a closed session.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from hocket.engine import contract, rules
 
 
 def reduce(job_id: str, ref: contract.ObjectRef[object]) -> tuple[object, ...]:
-    """Return what a user's own pickle has of a reference of the session with that id."""
+    """Return the reduced form of a reference in a user's own pickle, with the session's id."""
     return rebuild, (ref._id, job_id)
 
 
 def rebuild(object_id: int, job_id: str) -> contract.AnyRef:
-    """Return this process's handle for the object, or one of a session that is closed."""
+    """Return this process's handle for the object, or a handle of a closed session."""
     engine = contract.get_current_engine()
     if engine.view.get_context().job_id == job_id:
         return engine.handles.intern(object_id)
@@ -29,8 +28,7 @@ def rebuild(object_id: int, job_id: str) -> contract.AnyRef:
 
 @final
 class _OtherSession:
-    """The standing of a reference for an engine whose session is not this process's: no more than the answers that a
-    reference needs."""
+    """A replacement for the engine of another session, with the few methods that a reference calls."""
 
     dropped: Final[deque[int]] = deque(maxlen=0)
 
@@ -56,7 +54,7 @@ class _OtherSession:
         raise contract.build_closed_error(refs[0])
 
     def check_pending(self, actor: contract.ObjectRef[None]) -> None:
-        """There is nobody to call, which `submit_call` says."""
+        """Accept the call: `submit_call` raises the error."""
 
     def submit_call(self, actor: contract.ObjectRef[None], name: str, *given: Any) -> NoReturn:
         rules.raise_ended(exceptions.SessionClosedError(), name)

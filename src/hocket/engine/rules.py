@@ -1,4 +1,4 @@
-"""Rules of all engines, with or without a kernel at hand: errors, the wait for a name, what leaves a task."""
+"""Rules of all engines, also of those without a kernel: errors, the wait for a name, and the errors of tasks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hocket._base import texts
 from hocket.engine import contract
 
 CLAIM_SECONDS = 10.0
-"""How long to wait for an actor whose creator has its name and says no more: it may be stopped."""
+"""Seconds to wait for an actor that another process is creating: that process may be stopped."""
 
 CLAIM_INTERVAL_S = 0.001
 
 
 def build_name_error(name: str, namespace: str) -> exceptions.ActorAlreadyExistsError:
-    """Return the error of an actor whose name another has."""
+    """Return the error for a new actor with a name that another actor has."""
     return exceptions.ActorAlreadyExistsError(
         f"The name {name!r} is taken by another actor in namespace {namespace!r}. Choose another name, or get the "
         f"existing one with hocket.get_actor({name!r})."
@@ -25,7 +25,7 @@ def build_name_error(name: str, namespace: str) -> exceptions.ActorAlreadyExists
 
 
 def await_claim(look_up: Callable[[], tuple[contract.ActorInfo | None, bool]]) -> contract.ActorInfo | None:
-    """Return the actor that `look_up` finds, waiting while it says that one of that name is being created."""
+    """Return the actor that `look_up` finds; wait while `look_up` says that the actor is being created."""
     deadline = time.monotonic() + CLAIM_SECONDS
     while True:
         found, is_coming = look_up()
@@ -35,7 +35,7 @@ def await_claim(look_up: Callable[[], tuple[contract.ActorInfo | None, bool]]) -
 
 
 def build_timeout_error(missing: int, wanted: int, timeout_s: float | None) -> exceptions.GetTimeoutError:
-    """Return the error of a `get` whose time is over."""
+    """Return the error of a `get` after its time-out."""
     return exceptions.GetTimeoutError(
         f"{missing} of {wanted} objects were not there after {timeout_s} s. The tasks go on; call get again, or give "
         "a longer time-out."
@@ -48,7 +48,7 @@ def build_ended_error() -> exceptions.SessionClosedError:
 
 
 def raise_ended(end: exceptions.HocketError, what: str) -> NoReturn:
-    """Raise for a call on an actor of a session that is over."""
+    """Raise the error for a call on an actor of a session that is over."""
     if isinstance(end, exceptions.SessionClosedError):
         raise exceptions.ActorHandleNotFoundError(
             f"`{what}` cannot be called: the actor belonged to a session that was shut down. Handles do not outlive "
@@ -74,11 +74,11 @@ def explain_unforcible(what: str) -> str:
 
 
 def wrap_error(name: str, error: BaseException) -> BaseException:
-    """Return what the caller of a task gets for an exception that left it.
+    """Return the error that the caller of a task gets for an exception that left the task.
 
-    An error of ours stays what it is if none of the user's code was in between, as when a result cannot be encoded: it
-    is about this task. One that came through the user's code is about something else, such as an actor that the task
-    called, and is wrapped like any exception; `TaskError` then still is an instance of its class.
+    An error of ours that passed no user code is about this task itself, for example if its result cannot be encoded,
+    and stays as it is. An error of ours that passed the user's code is about something else, such as an actor that the
+    task called. It is wrapped like any exception; what `get` raises is still an instance of its class.
     """
     kind = type(error)
     if issubclass(kind, exceptions.HocketError) and not texts.passed_user(error):
@@ -87,20 +87,20 @@ def wrap_error(name: str, error: BaseException) -> BaseException:
 
 
 def wrap_cancelled(name: str, error: BaseException) -> exceptions.TaskError:
-    """Return the error of work that was cancelled while it ran: as in Ray an instance of `TaskError`, too."""
+    """Return the error of a task that was cancelled while it ran: as in Ray, an instance of `TaskError`, too."""
     return exceptions.TaskError(name, "", exceptions.get_cause(error))
 
 
 def build_interrupted(name: str, error: BaseException) -> exceptions.TaskCancelledError:
-    """Return the error of a task that raised KeyboardInterrupt by itself: raised in the caller's process, that would
-    end it."""
+    """Return the error of a task that raised KeyboardInterrupt itself. In the caller's process that exception would end
+    the program."""
     return exceptions.TaskCancelledError(
         f"Task `{name}` was ended by a KeyboardInterrupt:\n{texts.format_error(error)}"
     )
 
 
 def limit_true(there: list[bool], most: int) -> list[bool]:
-    """Return the list with only the first `most` Trues left."""
+    """Return the list with all but the first `most` True entries changed to False."""
     left = most
     for position, is_there in enumerate(there):
         if is_there:

@@ -1,4 +1,4 @@
-"""Asks other processes of this machine what their threads do, and what their parts show; see `stacks`."""
+"""Questions to other processes of this machine: what their threads do, and what their parts show; see `stacks`."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from hocket._base import showing
 from hocket.engine import stacks
 
 STACK_SECONDS = 1.0
-"""How long a living process may take to write its stack after a question, and then after a signal: milliseconds, unless
-it is stopped."""
+"""Seconds that a living process has to write its stack after a question, and then after a signal. It needs milliseconds
+unless it is stopped."""
 
 _HEADER: Final = re.compile(rb"pid (\d+) ask (\d+) told (\d+) answer (\d+) to (.)\n")
 _HEADER_BYTES: Final = 80
 
 
 def find_probe(pid: int) -> stacks.StackProbe | None:
-    """Return where a process of this user can be asked; None if it cannot."""
+    """Return the descriptors through which a process of this user takes questions; None if it has none."""
     with contextlib.suppress(OSError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):  # it was closed meanwhile
+            with contextlib.suppress(OSError):  # the descriptor was closed meanwhile
                 if str(entry.readlink()).startswith(f"/memfd:{stacks.FILE_NAME} "):
                     header = _HEADER.match(entry.read_bytes()[:_HEADER_BYTES])
-                    if header is not None and int(header[1]) == pid:  # and not of who it was forked from
+                    if header is not None and int(header[1]) == pid:  # else the file belongs to the process's parent
                         return stacks.StackProbe(int(entry.name), int(header[2]))
     return None
 
 
 def fetch(pid: int, probe: stacks.StackProbe, process: int | None = None) -> str:
-    """Ask a process for its stacks; it must not be stopped.
+    """Return the stacks of a process's threads. The process must not be stopped.
 
     Args:
-        pid: Which. It may be the calling one.
-        probe: What it got from `open_probe`.
-        process: A pidfd of it, so that the signal reaches no other. Default: the signal goes to the pid.
+        pid: The pid of the process, which may be this one.
+        probe: The process's probe, from `open_probe`.
+        process: A pidfd of the process, so that the signal reaches no other. Default: the signal goes to the pid.
     """
     descriptors = Path(f"/proc/{pid}/fd")
     file = descriptors / str(probe.report)
@@ -65,10 +65,10 @@ def fetch(pid: int, probe: stacks.StackProbe, process: int | None = None) -> str
 
 
 def sample(pid: int, probe: stacks.StackProbe) -> dict[str, int] | None:
-    """Have another process look at itself for `stacks.SAMPLE_SECONDS`; it must not be stopped.
+    """Have another process sample its stacks for `stacks.SAMPLE_SECONDS`. The process must not be stopped.
 
     Returns:
-        How often it was where: by stack, the outermost frame first, joined by semicolons. None if it does not answer.
+        The counts of samples by stack: its frames, the outermost first, joined by semicolons. None without an answer.
     """
     answer = _fetch(pid, probe, stacks.SAMPLE, stacks.SAMPLE_SECONDS + 4 * STACK_SECONDS)
     if answer is None:
@@ -78,17 +78,17 @@ def sample(pid: int, probe: stacks.StackProbe) -> dict[str, int] | None:
 
 
 def fetch_shown(pid: int, probe: stacks.StackProbe) -> dict[str, list[showing.Facts]] | None:
-    """Return what the parts of another process show, by kind; None if it does not answer. It must not be stopped."""
+    """Return the descriptions of another process's parts, by kind; None without an answer. It must not be stopped."""
     answer = _fetch(pid, probe, stacks.SHOWN, STACK_SECONDS)
     try:
         found: dict[str, list[showing.Facts]] | None = None if answer is None else json.loads(answer)
-    except ValueError:  # somebody else's question was answered meanwhile
+    except ValueError:  # the file holds the answer to another process's question
         return None
     return found
 
 
 def _fetch(pid: int, probe: stacks.StackProbe, question: stacks.Question, seconds: float) -> str | None:
-    """Ask a question, and return the answer; None if none comes."""
+    """Ask a question, and return the answer; None if none comes in time."""
     descriptors = Path(f"/proc/{pid}/fd")
     file = descriptors / str(probe.report)
     try:
@@ -102,7 +102,7 @@ def _fetch(pid: int, probe: stacks.StackProbe, question: stacks.Question, second
 def _ask(descriptors: Path, probe: stacks.StackProbe, question: stacks.Question) -> None:
     pipe = os.open(descriptors / str(probe.ask), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        with contextlib.suppress(BlockingIOError):  # it has been asked often enough
+        with contextlib.suppress(BlockingIOError):  # the pipe is full of questions already
             os.write(pipe, question)
     finally:
         os.close(pipe)
@@ -126,7 +126,7 @@ def _find_told(answer: bytes) -> int:
 
 
 def _read_answer(file: Path, before: bytes, question: stacks.Question, seconds: float) -> str | None:
-    """Wait for a whole answer to a question that is newer than one; return it, or None if it does not come in time."""
+    """Wait for a complete answer to a question, newer than `before`; return it, or None if it does not come in time."""
     deadline = time.monotonic() + seconds
     while True:
         found = file.read_bytes()
@@ -138,7 +138,7 @@ def _read_answer(file: Path, before: bytes, question: stacks.Question, seconds: 
 
 
 def _read_rest(file: Path, size: int) -> str:
-    """Return what a signal has added to a file, when it has not grown for a while: it is written line by line."""
+    """Return the text that a signal has added to a file, once the file stops growing: the text comes line by line."""
     deadline = time.monotonic() + STACK_SECONDS
     found, known = b"", -1
     while time.monotonic() < deadline and not (len(found) > size and len(found) == known):

@@ -1,11 +1,11 @@
-"""Answers questions of other processes of this machine: what each thread is doing, and what the parts show.
+"""Answers to other processes of this machine: what each thread is doing, and what the process's parts show.
 
-A byte in a pipe is the question, which a thread answers that holds the interpreter's lock: nothing moves while it
-looks. A signal would interrupt a thread without that lock, and looking at the frames of others that run can crash; so a
-signal is for a process that does not answer, because something in C keeps the lock.
+A question is a byte in a pipe. A thread answers it while it holds the interpreter's lock, so no frame changes while it
+looks. A signal would interrupt a thread without that lock, and a look at the frames of running threads can crash. So a
+signal is only for a process that does not answer, because C code keeps the lock.
 
-The answer takes the place of the one before, in a file in memory that any process of the same user can open: so nobody
-has to be told where to ask, needs the driver for it, or may trace the process, which containers forbid.
+Each answer replaces the one before, in a file in memory that any process of the same user can find and open. So
+questions need neither the driver, nor a known address, nor the right to trace the process, which containers deny.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from typing import Final, final
 from hocket._base import showing, texts
 
 SAMPLE_SECONDS = 1.0
-"""How long a process looks at itself when it is asked for samples."""
+"""How many seconds a process takes samples of its stacks."""
 
 HERTZ = 100
-"""How often it looks in a second. Each look takes the interpreter's lock for some 50 us."""
+"""How many samples it takes per second. Each needs the interpreter's lock for some 50 us."""
 
 MOST_FRAMES = 200
-"""How deep a sample goes. What called the rest is left out."""
+"""The most frames of a sample; the outer frames of a deeper stack are left out."""
 
 MOST_STACKS = 2_000
-"""How many different stacks are told apart."""
+"""How many different stacks are counted."""
 
 SIGNAL: Final = getattr(signal, "SIGRTMAX", signal.SIGUSR2) - 7
-"""Tells a process to write its stack, whatever it does. A signal that programs hardly use."""
+"""The signal on which a process writes its stacks, whatever it does. Programs hardly use this signal."""
 
 _PACKAGE: Final = __file__.removesuffix("engine/stacks.py")
 FILE_NAME: Final = "hocket-stacks"
@@ -46,29 +46,29 @@ Question = bytes
 WHERE: Final[Question] = b"?"
 SAMPLE: Final[Question] = b"s"
 SHOWN: Final[Question] = b"r"
-"""For what `showing.describe` returns, as JSON."""
+"""The question for the result of `showing.describe`, as JSON."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class StackProbe:
-    """Where a process can be asked: two of its descriptors."""
+    """The two descriptors of a process for questions and answers."""
 
     report: int
-    """The file that it writes to."""
+    """The file with the answer."""
     ask: int
     """The pipe that takes questions."""
 
 
 @final
 class _Stacks:
-    """Has this process write the stacks of its threads to a file when another one asks for them."""
+    """The thread and the files with which this process answers other processes."""
 
     def __init__(self) -> None:
         self.users = 0
-        """How many in this process want it."""
+        """How many callers of `open_probe` still need answers."""
         self.file = os.memfd_create(FILE_NAME, os.MFD_CLOEXEC)
-        #: The descriptor for stacks that a signal requests. Apart: an answer may come at the same time after all.
+        #: A separate descriptor for stacks that a signal requests, because a late answer may come at the same time.
         self._told = os.memfd_create("hocket-told", os.MFD_CLOEXEC)
         self._questions, self.ask = os.pipe2(os.O_CLOEXEC)
         self._count = 0
@@ -79,7 +79,7 @@ class _Stacks:
         self._thread.start()
 
     def write(self) -> None:
-        """Write where each thread is."""
+        """Write the stacks of all threads."""
         self._write(WHERE)
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class _Stacks:
                     self._write(WHERE)
 
     def _write(self, question: Question, answer: bytes | None = None) -> None:
-        """Write an answer in place of the one before; None for the stacks of now."""
+        """Write an answer in place of the one before; None stands for the current stacks."""
         with self._lock:
             os.ftruncate(self.file, 0)
             os.lseek(self.file, 0, os.SEEK_SET)
@@ -115,16 +115,16 @@ class _Stacks:
 
 
 def _describe() -> bytes:
-    """Return what the parts of this process show."""
+    """Return the descriptions of this process's parts, as JSON."""
     try:
         return showing.encode(showing.describe()).encode()
-    except (TypeError, ValueError):  # a part has shown what JSON has not, such as keys that are no texts
+    except (TypeError, ValueError):  # a description has values that JSON cannot hold, such as keys that are no texts
         return b"{}"
 
 
 def _sample() -> bytes:
-    """Look at the other threads for a while; return a line for each stack: its frames, the outermost first, joined by
-    semicolons, and how often it was there."""
+    """Sample the stacks of the other threads for `SAMPLE_SECONDS`; return a line for each stack. A line has the stack's
+    frames, the outermost first, joined by semicolons, and the number of its samples."""
     own = threading.get_ident()
     counts: collections.Counter[tuple[int, tuple[CodeType, ...]]] = collections.Counter()
     until = time.monotonic() + SAMPLE_SECONDS
@@ -168,7 +168,7 @@ _lock = threading.Lock()
 
 
 def open_probe() -> StackProbe:
-    """Answer those who ask, until `close_probe` was called as often."""
+    """Answer questions of other processes, until `close_probe` was called as often as this function."""
     global _stacks  # noqa: PLW0603 (a process has one handler for a signal)
     with _lock:
         if _stacks is None:
@@ -178,17 +178,17 @@ def open_probe() -> StackProbe:
 
 
 def write_own() -> None:
-    """Answer a question of this process itself."""
+    """Write the stacks for a question of this process itself."""
     assert _stacks is not None, "it has a probe"
     _stacks.write()
 
 
 def close_probe() -> None:
-    """Answer no more."""
+    """End one use of `open_probe`; after the last, answer no more."""
     global _stacks  # noqa: PLW0603 (the same)
     with _lock:
         if _stacks is None:
-            return  # this is a fork of who opened it
+            return  # this process is a fork of the one that opened it
         _stacks.users -= 1
         if not _stacks.users:
             _stacks.close()
@@ -196,7 +196,7 @@ def close_probe() -> None:
 
 
 def _forget() -> None:
-    """In a fork: the thread that answers is not in it."""
+    """Forget the answers in a fork, which does not have the thread that answers."""
     global _stacks, _lock
     _stacks, _lock = None, threading.Lock()
 

@@ -1,4 +1,4 @@
-"""Errors of values that have come and cannot be rebuilt from their pickle in this process."""
+"""Errors of values that have come but cannot be unpickled in this process."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ NOTE: Final = (
     "This was raised while something sent here was unpickled: a function with what it uses, arguments or a value. "
     "What cannot be rebuilt from its pickle must be made where it is used."
 )
-"""The note on an error that was raised while something was decoded."""
+"""The note on an error that was raised during decoding."""
 
 
 def is_from_decoding(error: Exception) -> bool:
-    """Tell whether an error was raised while something was decoded."""
+    """Return whether an error was raised during decoding."""
     try:
         return NOTE in getattr(error, "__notes__", ())
-    except Exception:  # it is a user's object, whose attributes may raise
+    except Exception:  # the error is a user's object, and its attributes may raise
         return False
 
 
 def build_error(what: str, reason: Exception | str) -> exceptions.SerializationError:
-    """Return the error for a value that cannot be rebuilt in this process; `what` is its name."""
+    """Return the error for a value that cannot be unpickled in this process; `what` is its name."""
     told = reason if isinstance(reason, str) else texts.describe(reason)
     return exceptions.SerializationError(
         f"{what} could not be rebuilt here: {told}. What cannot be rebuilt from its pickle must be "
@@ -33,7 +33,7 @@ def build_error(what: str, reason: Exception | str) -> exceptions.SerializationE
 
 
 def explain(what: str, error: Exception) -> exceptions.SerializationError:
-    """Return the error for a value whose decoding raised this one, which becomes its cause if it says more."""
+    """Return the error for a value that cannot be decoded. The original error is its cause if user code raised that."""
     explained = build_error(what, error)
     texts.drop_own_frames(error)
     explained.__cause__ = error if texts.passed_user(error) else None

@@ -1,5 +1,4 @@
-"""Why a value cannot be sent to another process, and what to do instead: the part that is to blame is looked for and
-named."""
+"""Errors for values that cannot be sent to another process: they name the part at fault, and what to do instead."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ _ADVICE: dict[str, str] = {
     "posix.ScandirIterator": "pass a list of the paths",
     "tkinter.Misc": "keep windows in the driver, and pass what they need",
 }
-"""What to do instead, by the full name of a class. A subclass has its parent's advice."""
+"""The advice by the full name of a class. A subclass has its parent's advice."""
 
 _YIELD = "use yield in the function, or return a list"
 _RESULT_ADVICE: dict[str, str] = {
@@ -84,7 +83,7 @@ _RESULT_ADVICE: dict[str, str] = {
     "_io._IOBase": "return the path, or what the file holds",
     "posix.ScandirIterator": "return a list of the paths",
 }
-"""The same for what a function returns or yields; what is not here has the default."""
+"""The advice for results and items of functions; other classes have `_DEFAULT_RESULT_ADVICE`."""
 
 _DEFAULT_RESULT_ADVICE = "return plain data, or keep it in an actor"
 _DEFAULT_ADVICE = "create it inside the function or in an actor's constructor, or give its class a __reduce__ method"
@@ -92,7 +91,7 @@ _SEARCH_DEPTH = 8
 
 
 def explain_safely(explain: Callable[[object, str, Exception], str], value: object, what: str, error: Exception) -> str:
-    """Return the message for a value that cannot be encoded, also if it lets nobody look into it."""
+    """Return the message for a value that cannot be encoded, even if the value's attributes raise."""
     try:
         return explain(value, what, error)
     except Exception:  # a user's attributes may raise anything
@@ -100,7 +99,7 @@ def explain_safely(explain: Callable[[object, str, Exception], str], value: obje
 
 
 def get_advice(culprit: object) -> str:
-    """Return what to do about something that cannot travel."""
+    """Return the advice for a value that cannot travel."""
     return _get_optional_advice(culprit) or _DEFAULT_ADVICE
 
 
@@ -109,17 +108,17 @@ def _get_result_advice(culprit: object) -> str:
 
 
 def explain_failure(value: object, what: str, error: Exception) -> str:
-    """Return a message with the path to the part that cannot travel, and what to do instead."""
+    """Return the message with the path to the part that cannot travel, and the advice."""
     return _explain(value, what, what, error)
 
 
 def explain_result(value: object, what: str, error: Exception) -> str:
-    """Return the same for what a function has returned or yielded."""
+    """Return the message for a result or an item of a function; see `explain_failure`."""
     return _explain(value, what, what, error, _get_result_advice)
 
 
 def explain_arguments(value: Any, what: str, error: Exception) -> str:
-    """Return the message for a call's arguments (a pair of `args` and `kwargs`), with the argument's place or name."""
+    """Return the message for a call's arguments (a pair of `args` and `kwargs`), with the position or name of one."""
     args, kwargs = value
     what = f"the arguments of {what if '`' in what else f'`{what}`'}"
     named = [(f"argument {position}", part) for position, part in enumerate(args)]
@@ -148,8 +147,8 @@ def _get_optional_advice(value: object, table: Mapping[str, str] = _ADVICE) -> s
 
 
 def _find_culprit(value: object, path: str, seen: set[int], depth: int) -> tuple[str, object]:
-    """Return the path to, and the value of, the deepest part that fails by itself, or that we have advice for. The lock
-    inside a thread is nothing that its user has heard of."""
+    """Return the path and the value of the deepest part that cannot travel, or of the first part with an advice."""
+    # The search stops at an advice, because the user does not know of the lock inside a thread, for example.
     if depth < _SEARCH_DEPTH and id(value) not in seen and _get_optional_advice(value) is None:
         seen.add(id(value))
         for step, part in list_parts(value):
@@ -159,11 +158,11 @@ def _find_culprit(value: object, path: str, seen: set[int], depth: int) -> tuple
 
 
 _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
-"""What Python itself puts into a class, such as ``__dict__`` and ``__weakref__``; it holds nothing."""
+"""Types of attributes that Python puts into a class, such as ``__dict__`` and ``__weakref__``; they hold no values."""
 
 
 def list_parts(value: object) -> list[tuple[str, object]]:
-    """Return what a value is made of, each part with the step that leads to it."""
+    """Return the parts of a value, each with the step that leads to it."""
     if isinstance(value, types.MethodType):
         return [(" -> its object", value.__self__), (" -> its function", value.__func__)]
     if isinstance(value, types.FunctionType):

@@ -1,11 +1,10 @@
-"""Values in the form that travels: pickle protocol 5, with large buffers beside the pickle instead of inside it.
+"""Encoded values: pickle protocol 5, with large buffers beside the pickle instead of inside it.
 
 A value is *encoded* to a pickle, the buffers of its arrays (uncopied), and the references inside it. Plain data takes
-the C pickler; what it would pickle by name although no worker could import it (functions, classes, anything of
-``__main__``) takes cloudpickle.
+the C pickler. All other values take cloudpickle, because the C pickler would pickle functions, classes and anything of
+``__main__`` by name, and workers could not import them.
 
-What does not work, and is found out at encoding, is explained by `unsendable`, which walks the value and names the
-part.
+If a value cannot be encoded, `unsendable` searches it for the part at fault, and writes the error.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from hocket.engine import callers, contract, interrupts, pickling, undecodable, 
 try:
     from _blake2 import (
         blake2b,
-    )  # what `hashlib` gives; but that loads OpenSSL, which costs 2 ms, and makes each fork a tenth slower
-except ImportError:  # an interpreter without it
+    )  # the same as from `hashlib`, which loads OpenSSL: that takes 2 ms, and makes each fork a tenth slower
+except ImportError:  # an interpreter without this module
     from hashlib import blake2b
 
 IN_BAND_BYTES = 16 * 1024
@@ -37,29 +36,29 @@ IN_BAND_BYTES = 16 * 1024
 bookkeeping for a separate buffer."""
 
 BESIDE_BYTES = 256 * 1024
-"""A pickle of this size or more, whatever is in it, becomes a buffer itself, the first one, so that an engine treats it
-as it treats a large array. The local engine's figure (`payloads.SEGMENT_BYTES`): through a socket a pickle is copied
-six times and counts against no limit of memory, and a message of 2 GiB cannot be built."""
+"""A pickle of this size or more becomes the first buffer, so that an engine treats it like a large array. The local
+engine's figure (`payloads.SEGMENT_BYTES`). A socket would copy such a pickle six times, no limit of memory would count
+it, and a message of 2 GiB cannot be built."""
 
 ERROR_BYTES = 16 << 20
-"""How large the pickle of an exception may be. A guess: each process that waits for it gets a copy, in a message."""
+"""The most bytes in the pickle of an exception. A guess: each process that waits for it gets a copy, in a message."""
 
 FUNCTION_WARN_BYTES = 10 << 20
 FUNCTION_ERROR_BYTES = 100 << 20
-"""How large the pickle of a function may be, with all that it refers to, before a warning and an error. Arrays do not
-count: they go to shared memory. Ray's figures."""
+"""The sizes of a function's pickle, with all that the function refers to, from which Hocket warns and raises. Arrays do
+not count, because they go to shared memory. Ray's figures."""
 
 PLAIN_TYPES = frozenset({int, float, bool, str, bytes, type(None), complex})
-"""Types whose values the C pickler writes without calling any of our code."""
+"""Types that the C pickler writes without a call of our code."""
 
 
 def prepare() -> None:
-    """Load what it takes to encode a function, for the processes that will be forked from this one."""
+    """Load the modules that encode functions, before this process forks others."""
     pickling.load_pickler()
 
 
 class Slot:
-    """Stands in a task's arguments for a reference whose value will be put there."""
+    """A placeholder in a task's arguments for the value of a reference."""
 
     __slots__ = ("index",)
 
@@ -78,7 +77,7 @@ class Encoded:
     def __init__(self, data: bytes, buffers: list[memoryview], refs: list[contract.ObjectRef[object]]) -> None:
         #: The pickle. Empty if it is large: then it is the first of the buffers.
         self.data = data
-        #: The memory of large arrays: still the caller's own, to be copied before control returns.
+        #: The memory of large arrays. It still belongs to the caller, and must be copied before control returns.
         self.buffers = buffers
         self.refs = refs
 
@@ -94,7 +93,7 @@ _NO_BUFFERS: list[memoryview] = []
 
 
 def is_plain(value: Any) -> bool:
-    """Tell whether the C pickler can be trusted with it: plain data, and flat containers of plain data."""
+    """Return whether the C pickler can encode a value safely: plain data, and flat containers of plain data."""
     kind = type(value)
     if kind in PLAIN_TYPES:
         return True
@@ -104,8 +103,8 @@ def is_plain(value: Any) -> bool:
 
 
 def is_simple(value: Any, depth: int = 4) -> bool:
-    """Tell whether a value can travel, and be opened again, for certain: plain data and arrays of it, in lists, tuples
-    and dicts that are nested so deep at most. No code of the user's is called."""
+    """Return whether a value can certainly be encoded and decoded, without a call of the user's code. Such values are
+    plain data and arrays of plain data, in lists, tuples and dicts nested up to `depth`."""
     kind = type(value)
     if kind in PLAIN_TYPES:
         return True
@@ -124,7 +123,7 @@ def is_simple(value: Any, depth: int = 4) -> bool:
 
 
 def encode_plain(value: object) -> bytes:
-    """Encode a value that `is_plain`."""
+    """Encode a plain value; see `is_plain`."""
     return pickle.dumps(value, pickling.PROTOCOL)
 
 
@@ -135,12 +134,12 @@ def encode(
     *,
     by_index: bool = False,
 ) -> Encoded:
-    """Encode a value; `what` names it in errors, and `explain` writes them (`unsendable.explain_failure`).
+    """Encode a value; `what` names it in errors, and `explain` writes them (default: `unsendable.explain_failure`).
 
-    With `by_index`, `decode` has to be given handles for the references inside, in the order of `Encoded.refs`.
+    With `by_index`, `decode` needs handles for the references inside, in the order of `Encoded.refs`.
 
     Raises:
-        SerializationError: Some part of it cannot travel.
+        SerializationError: Some part of the value cannot travel.
     """
     if is_plain(value):
         data = pickle.dumps(value, pickling.PROTOCOL)
@@ -152,7 +151,7 @@ def encode(
     def take_buffer(buffer: pickle.PickleBuffer) -> bool:
         try:
             raw = buffer.raw()
-        except BufferError:  # not contiguous: only a copy, inside the pickle, can carry it
+        except BufferError:  # not contiguous: only a copy inside the pickle can hold it
             return True
         if raw.nbytes <= IN_BAND_BYTES:
             return True
@@ -162,17 +161,18 @@ def encode(
     stream, refs = _dump(value, what, explain, take_buffer, by_index=by_index)
     if stream.tell() < BESIDE_BYTES:
         return Encoded(stream.getvalue(), buffers, refs)
-    # Not `getbuffer`: a stream that lends its memory cannot be closed, and Python 3.13 complains where it is collected.
+    # Not `getbuffer`: a stream that lends its memory cannot be closed, and Python 3.13 complains when it is collected.
     return Encoded(b"", [memoryview(stream.getvalue()), *buffers], refs)
 
 
 def encode_whole(value: object, what: str = "value", *, pickler: type[pickle.Pickler] | None = None) -> Encoded:
-    """Encode a value with all that it holds in the pickle, however large: for what has to fit into one message.
+    """Encode a value with all its buffers inside the pickle, however large; for values that have to fit into one
+    message.
 
     Args:
         value: The value.
-        what: Its name in errors.
-        pickler: Another one than `pickling.load_pickler`.
+        what: The value's name in errors.
+        pickler: The class of the pickler. Default: from `pickling.load_pickler`.
     """
     if is_plain(value):
         return Encoded(pickle.dumps(value, pickling.PROTOCOL), _NO_BUFFERS, _NO_REFS)
@@ -201,7 +201,7 @@ def _dump(
     except exceptions.HocketError:
         raise
     except Exception as error:
-        if contract.is_from_handler(error):  # an alarm of the user's, which found a `__reduce__` at work
+        if contract.is_from_handler(error):  # a user's alarm, which interrupted a `__reduce__`
             raise
         texts.drop_own_frames(error)
         raise exceptions.SerializationError(
@@ -220,8 +220,8 @@ def _build_plain(data: bytes) -> Encoded:
 
 
 def decode(data: bytes | memoryview, buffers: Any = (), refs: list[contract.AnyRef] | None = None) -> Any:
-    """Return a new value from its encoding; `refs` are handles for the references inside, if it was encoded by
-    index."""
+    """Return a new value from its encoding; `refs` are handles for the references inside, if the value was encoded with
+    `by_index`."""
     if not data:
         data, *buffers = buffers
     try:
@@ -239,21 +239,21 @@ def decode(data: bytes | memoryview, buffers: Any = (), refs: list[contract.AnyR
 
 
 def note_decoding(error: Exception) -> None:
-    """Say of an error that it was raised while something was decoded."""
-    with contextlib.suppress(Exception):  # it is a user's object, whose attributes may raise
+    """Add a note to an error that says that it was raised during decoding."""
+    with contextlib.suppress(Exception):  # the error is a user's object, and its attributes may raise
         if not contract.is_from_handler(error) and undecodable.NOTE not in getattr(error, "__notes__", ()):
             error.add_note(undecodable.NOTE)
 
 
 MANY = 100
-"""From so many values on it is worth while to hold the garbage collector off while they are decoded."""
+"""From this number of values on, decoding is faster with the garbage collector off."""
 
 
 @contextlib.contextmanager
 def hold_collector() -> Iterator[None]:
-    """Decode without the cyclic garbage collector. What is decoded is no garbage, but the collector looks through all
-    of it again and again while it grows: 10,000 lists of 10,000 numbers took 3.4 s with it and 2.2 s without
-    (measured)."""
+    """Turn the garbage collector off inside this block, for decoding. Decoded values are no garbage, but the collector
+    would visit all of them again and again while they grow: 10,000 lists of 10,000 numbers took 3.4 s with the
+    collector and 2.2 s without (measured)."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -266,7 +266,7 @@ def hold_collector() -> Iterator[None]:
 def encode_arguments(
     args: tuple[Any, ...], kwargs: dict[str, object], what: str
 ) -> tuple[Encoded | None, list[contract.ObjectRef[object]]]:
-    """Encode a call's arguments; return them with the references whose values are to be filled in. `what` is called.
+    """Encode the arguments of a call on `what`; return them, and the references that are themselves arguments.
 
     Each argument that is itself a reference becomes a `Slot`. None stands for "no arguments".
     """
@@ -301,22 +301,22 @@ _REFERENCES_ONLY = {contract.ObjectRef}
 
 @functools.lru_cache(maxsize=16)
 def _encode_slots(count: int) -> bytes:
-    """Encode so many arguments that are references, and no others: a quarter of what such a call costs, if it is
-    done each time."""
+    """Encode a number of arguments that are all references. Cached, because this takes a quarter of such a call's
+    time."""
     return pickle.dumps((tuple([Slot(index) for index in range(count)]), {}), pickling.PROTOCOL)
 
 
 def fill_slots(
     args: tuple[object, ...], kwargs: dict[str, object], found: list[object]
 ) -> tuple[tuple[object, ...], dict[str, object]]:
-    """Put the values of top-level references where their slots are."""
+    """Replace the slots in a call's arguments by the values of their references."""
     args = tuple([found[value.index] if type(value) is Slot else value for value in args])
     kwargs = {name: found[value.index] if type(value) is Slot else value for name, value in kwargs.items()}
     return args, kwargs
 
 
 def encode_function(value: object, name: str) -> contract.RemoteFunction:
-    """Encode a function or class by value where workers could not import it."""
+    """Encode a function or a class, by value if workers cannot import it."""
     encoded = encode(value, name)
     blob = encoded.data
     size, arrays = len(blob), encoded.buffers
@@ -327,9 +327,9 @@ def encode_function(value: object, name: str) -> contract.RemoteFunction:
         _judge_large_function(value, name, size)
 
     digest = blake2b(blob, digest_size=16)
-    for buffer in encoded.buffers:  # one second for each GB, once: the price of knowing equal functions as equal
+    for buffer in encoded.buffers:  # one second for each GB, once: else equal functions would have different ids
         digest.update(buffer)
-    for ref in encoded.refs:  # some engines write only its place into the pickle
+    for ref in encoded.refs:  # some engines write only the reference's index into the pickle
         digest.update(ref.hex().encode())
     if arrays:
         _note_large_arrays(value, name, arrays)
@@ -347,7 +347,7 @@ def _note_large_arrays(value: object, name: str, arrays: list[memoryview]) -> No
 
 
 def _judge_large_function(value: object, name: str, size: int) -> None:
-    """Warn of a large pickle of a function, or refuse it: each worker keeps its own copy."""
+    """Warn of a function's large pickle, or raise if it is too large: each worker keeps its own copy."""
     parts = ", ".join(_name_large_parts(value))
     where = f" Most of it is in {parts}." if parts else ""
     advice = "Put large data into the object store with hocket.put() and pass the reference as an argument."
@@ -364,7 +364,7 @@ def _judge_large_function(value: object, name: str, size: int) -> None:
 
 
 def _name_large_parts(value: object) -> list[str]:
-    """Return which variables of a function or class hold large data."""
+    """Return the names of the variables of a function or class that hold large data."""
     found = []
     for step, part in unsendable.list_parts(value):
         name = step.removeprefix(" -> ")
@@ -376,7 +376,7 @@ def _name_large_parts(value: object) -> list[str]:
 
 
 def _measure(value: object) -> int:
-    """Return how many bytes a value takes when encoded; 0 if it cannot be."""
+    """Return how many bytes a value takes when encoded; 0 if it cannot be encoded."""
     try:
         encoded = encode(value)
     except exceptions.HocketError:
@@ -385,8 +385,8 @@ def _measure(value: object) -> int:
 
 
 def encode_error(error: BaseException) -> bytes:
-    """Encode an exception; one that cannot travel, or is too large, is replaced by a `HocketError` with its text. The
-    cause of a `TaskError` is a pickle of its own, so that the error arrives also where that cannot be opened."""
+    """Encode an exception. A `HocketError` with its text replaces one that is too large, or cannot travel. The cause of
+    a `TaskError` is a separate pickle, so that the error can be decoded even if the cause cannot."""
     if issubclass(type(error), exceptions.TaskError):
         found: Any = error
         sent = _encode_alone(found.cause)
@@ -399,11 +399,11 @@ class _Alone(NamedTuple):
     """One exception, encoded."""
 
     data: bytes
-    """Its pickle, or that of what takes its place."""
+    """The pickle of the exception, or of its substitute."""
     note: str = ""
-    """What is to be said of that."""
+    """The text for the user that says why there is a substitute."""
     is_rebuilt: bool = False
-    """Whether this pickle is another one than Python makes, which could not be opened."""
+    """Whether `pickling.load_error_pickler` made the pickle, because Python's own could not be decoded."""
 
 
 def _encode_alone(error: BaseException) -> _Alone:
@@ -436,7 +436,7 @@ _CHANGED: Final = "its text is another one when it is rebuilt"
 
 
 def _explain_opened(data: bytes, error: BaseException) -> str:
-    """Return what is wrong with the pickle of an exception; nothing if that can be opened, and is the same again."""
+    """Return the problem with the pickle of an exception; empty if decoding returns an exception with the same text."""
     try:
         opened = decode(data)
     except BaseException as raised:  # a user's constructor may raise anything
@@ -449,7 +449,7 @@ def _explain_opened(data: bytes, error: BaseException) -> str:
 
 
 class _Sent:
-    """A `TaskError` on its way."""
+    """The picklable form of a `TaskError`."""
 
     def __init__(self, *parts: object) -> None:
         self._parts = parts
@@ -461,7 +461,7 @@ class _Sent:
 def _open_sent(function_name: str, traceback_str: str, data: bytes, is_rebuilt: bool = False) -> exceptions.TaskError:
     try:
         cause: BaseException = decode(data)
-    except Exception as failure:  # its module may be missing here, and its __setstate__ may raise anything
+    except Exception as failure:  # the cause's module may be missing, and its __setstate__ may raise anything
         cause = exceptions.HocketError(f"(the exception itself cannot be read here: {texts.describe(failure)})")
     error = exceptions.TaskError(function_name, traceback_str, cause)
     error._cause_data = data if is_rebuilt else b""
@@ -469,6 +469,6 @@ def _open_sent(function_name: str, traceback_str: str, data: bytes, is_rebuilt: 
 
 
 def _shorten(text: str) -> str:
-    """Return a text that fits into a substitute with room to spare: both ends of a long one."""
+    """Return a text that easily fits into a substitute: both ends of a long text."""
     most = ERROR_BYTES // 256
     return text if len(text) <= 2 * most else f"{text[:most]} [...] {text[-most:]}"

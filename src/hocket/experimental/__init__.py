@@ -1,4 +1,4 @@
-"""Where Ray's programs look for progress bars; its other trials are not here."""
+"""The place of progress bars in Ray; Ray's other experimental features are not here."""
 
 from hocket._base import missing as _missing
 

@@ -1,4 +1,4 @@
-"""Progress bars that tasks and actors may have too, under Ray's name: a line of text now and then.
+"""Progress bars for tasks and actors, too, under Ray's name: a line of text now and then.
 
 Bars of several processes that redraw one terminal would overwrite each other; lines do not.
 """
@@ -13,18 +13,18 @@ from typing import Generic, TypeVar, final
 T = TypeVar("T")
 
 safe_print = print
-"""Ray's name of a `print` that spares bars."""
+"""Ray's name for a `print` that leaves bars intact."""
 
 
 @final
 class tqdm(Generic[T]):  # noqa: N801 (Ray's and tqdm's name)
-    """Says on stderr, at most once in `flush_interval_s`, how far something is.
+    """A progress report on stderr, at most one line per `flush_interval_s`.
 
     Args:
-        iterable: What is gone through.
-        desc: What the line begins with.
-        total: Of how many. Default: the length of `iterable`, if it has one.
-        unit: What is counted.
+        iterable: The values to iterate over.
+        desc: The start of the line.
+        total: The number of items in all. Default: the length of `iterable`, if it has one.
+        unit: The name of the counted items.
         position: For programs written for Ray: has no effect.
         flush_interval_s: Seconds between two lines.
     """
@@ -41,17 +41,17 @@ class tqdm(Generic[T]):  # noqa: N801 (Ray's and tqdm's name)
         self._iterable = iterable
         self._desc, self._unit = f"{desc}: " if desc else "", unit or "it"
         self.n: int = 0
-        """How many have been counted."""
+        """The number of items so far."""
         self.total: int | None = len(iterable) if total is None and hasattr(iterable, "__len__") else total  # type: ignore[arg-type]  # it has a length
         self._interval_s = 1.0 if flush_interval_s is None else flush_interval_s
         self._last = time.monotonic()
 
     def set_description(self, desc: str) -> None:
-        """Have lines begin with another text."""
+        """Set the start of later lines."""
         self._desc = f"{desc}: "
 
     def update(self, n: int = 1) -> None:
-        """Count some more."""
+        """Count further items."""
         self.n += n
         if time.monotonic() - self._last >= self._interval_s:
             self.refresh()

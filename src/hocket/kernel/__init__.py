@@ -1,4 +1,4 @@
 """Pure state machines for tasks, actors, objects and resources: no IO, no threads, no clock, no randomness.
 
-`machine.Kernel` takes events and answers with instructions; a shell around it (an engine) does the IO.
+`machine.Kernel` takes events and returns instructions; the engine around it does the IO.
 """

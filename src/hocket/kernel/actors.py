@@ -1,18 +1,18 @@
-"""Actors: their life from the constructor to the grave.
+"""Actors: their life from the constructor to their death.
 
-An actor is a worker of its own. Its object stands for all its handles; each call holds one count on it, so it is not
-out of reach before its calls are done (`end_if_unreachable`). A detached actor holds itself.
+An actor has a worker of its own. Its object stands for all its handles. Each call holds one count on the object, so an
+actor is reachable until its calls are done (`end_if_unreachable`). A detached actor holds a count on itself.
 
-**Placing.** The constructor is a task and waits for resources as any does (`creation.shape`). When it is done, these
-are swapped for what the actor holds while it lives, usually less.
+**Placing.** The constructor is a task, and waits for resources like any other (`creation.shape`). When it is done, the
+actor swaps these resources for those that it holds while it lives, usually less.
 
-**Death.** Its process ends by a crash, `kill`, `exit_actor`, or because its last handle is gone. If its options allow
-another life and nobody wanted this end for good, its constructor is made ready again, with the arguments that were kept
-for that, and its rows stay (`lose_actor`). Otherwise it is buried: all its calls fail, those that come later too, and
-each error tells the reason of the first death.
+**Death.** An actor's process ends by a crash, `kill`, `exit_actor`, or because its last handle is gone. An end that is
+not meant to be final, of an actor that may restart, makes the constructor ready again, with its old arguments; the
+actor's queues stay (`lose_actor`). Otherwise the actor is dead (`_bury`): all its calls fail, later ones too, and each
+error gives the reason of the first death.
 
-**Names.** A name belongs to an actor from submission to burial. A worker that is about to create one claims the name
-first, so that of two at once only one goes on.
+**Names.** A name belongs to an actor from its submission to its death. A worker that is about to create an actor claims
+the name first: of two workers at once, only one succeeds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OUT_OF_SCOPE = "its last handle went out of scope."
 
 
 def add_actor(kernel: State, task: TaskRecord) -> None:
-    """A constructor was submitted: the actor exists from now on, and has its name."""
+    """Make the record of an actor whose constructor was submitted; the actor then has its name."""
     options = task.actor_options
     assert options is not None
     actor = ActorRecord(task.id, options)
@@ -47,7 +47,7 @@ def add_actor(kernel: State, task: TaskRecord) -> None:
 
 
 def bring_alive(kernel: State, task: TaskRecord) -> None:
-    """The constructor is done: swap what it took to place the actor for what the actor holds while it lives."""
+    """Make an actor alive after its constructor: swap the constructor's resources for those that the actor keeps."""
     actor = task.actor
     assert actor is not None
     actor.state = ActorState.ALIVE
@@ -64,7 +64,7 @@ def bring_alive(kernel: State, task: TaskRecord) -> None:
 
 
 def claim_name(kernel: State, namespace: str, name: str, holder: int) -> bool:
-    """Promise a name to a process that is about to create an actor; False if it is taken."""
+    """Reserve a name for a process that is about to create an actor; return False if the name is taken."""
     key = (namespace, name)
     if key in kernel.names or kernel.name_claims.get(key, holder) != holder:
         return False
@@ -73,24 +73,24 @@ def claim_name(kernel: State, namespace: str, name: str, holder: int) -> bool:
 
 
 def release_name(kernel: State, namespace: str, name: str, holder: int) -> None:
-    """Take back a promised name: there will be no such actor."""
+    """Give up the claim on a name: the process will not create the actor."""
     key = (namespace, name)
     if kernel.name_claims.get(key) == holder:
         del kernel.name_claims[key]
 
 
 def is_claimed(kernel: State, namespace: str, name: str) -> bool:
-    """Whether somebody is about to create an actor of that name."""
+    """Return whether a process is about to create an actor with this name."""
     return (namespace, name) in kernel.name_claims
 
 
 def find_actor(kernel: State, namespace: str, name: str) -> ActorRecord | None:
-    """Return the living actor of that name."""
+    """Return the living actor with this name; None if there is none."""
     return kernel.names.get((namespace, name))
 
 
 def leave_row(kernel: State, task: TaskRecord) -> None:
-    """A call has ended one way or another: drop it from its row and give back its hold on the actor."""
+    """Remove a call that is over from its queue, and end its actor if nothing else holds it."""
     actor = task.actor
     if actor is None or task.kind != TaskKind.CALL:
         return
@@ -109,7 +109,7 @@ def leave_row(kernel: State, task: TaskRecord) -> None:
 
 
 def exit_actor(kernel: State, worker: WorkerRecord) -> None:
-    """The actor ends itself: it is not built again, and nothing it had to do is done."""
+    """Mark an actor that ends itself as dead: it is not built again, and its calls fail."""
     actor = worker.actor
     if actor is not None:
         worker.killed = True
@@ -121,12 +121,12 @@ def exit_actor(kernel: State, worker: WorkerRecord) -> None:
 def kill_actor(
     kernel: State, actor_id: int, message: str = "it was killed by `kill`.", *, no_restart: bool = True
 ) -> None:
-    """End the actor now; its calls fail, and the message says why."""
+    """End the actor's process now. Unless the actor restarts, fail its calls with the message."""
     actor = kernel.actors.get(actor_id)
     if actor is None or actor.state == ActorState.DEAD:
         return
     worker = actor.worker
-    if not no_restart and _can_restart(actor):
+    if not no_restart and _can_restart(actor):  # `lose_actor` restarts it when the process is dead
         if worker is not None and not worker.killed:
             worker.killed = True
             kernel.instructions.append(Kill(worker))
@@ -139,14 +139,13 @@ def kill_actor(
 
 
 def forget_actor(kernel: State, actor: ActorRecord) -> None:
-    """Its last handle is gone."""
+    """Note that the actor's last handle is gone, and end the actor if it has no calls."""
     actor.unreachable = True
     end_if_unreachable(kernel, actor)
 
 
 def end_if_unreachable(kernel: State, actor: ActorRecord) -> None:
-    """End it if it has no handle and nothing to do. One that is being built for the first time is built all the same,
-    one that is being built again is not."""
+    """End an actor that has no handle and no calls. A first constructor still runs to its end; a restart does not."""
     if not actor.unreachable or actor.inflight or actor.queues or actor.waiting:
         return
     if actor.state == ActorState.PENDING:
@@ -162,7 +161,7 @@ def end_if_unreachable(kernel: State, actor: ActorRecord) -> None:
 
 
 def end_now(kernel: State, actor: ActorRecord, message: str) -> None:
-    """Let the process of an actor that has nothing to do end in its own way; it is dead from now on."""
+    """Mark an actor without calls as dead, and let its process exit by itself."""
     assert actor.worker is not None
     leases.stop(kernel, actor.worker)
     actor.state = ActorState.DEAD
@@ -179,12 +178,13 @@ def _can_restart(actor: ActorRecord) -> bool:
 def lose_actor(
     kernel: State, actor: ActorRecord, worker: WorkerRecord, death: exceptions.Death, running: Collection[int] | None
 ) -> None:
-    """Its process is dead: build it again if its options say so. Calls that had not started stay in their rows. Those
-    that had are tried again as often as they may be; the others fail, because nobody knows how far they came."""
+    """Handle the death of an actor's process: build the actor again if its options allow it. Calls that had not started
+    go back to their queues. Calls that had started get another attempt if their options allow it. The others fail,
+    because it is unknown how far they came."""
     creation = kernel.tasks.get(actor.id)
     if creation is not None and creation.worker is worker and not creation.cancelled:
         has_begun = running is None or creation.id in running
-        if not has_begun and not leases.count_early_death(kernel, creation):
+        if not has_begun and not leases.count_early_death(kernel, creation):  # this death costs no restart
             _place_again(kernel, actor, worker, creation)
             return
     if not _can_restart(actor):
@@ -199,14 +199,14 @@ def lose_actor(
     worker.actor = None
     inflight, worker.inflight = list(worker.inflight.values()), {}
     lost = []
-    for task in reversed(inflight):
+    for task in reversed(inflight):  # the last first, because each goes to the head of its queue
         task.worker = None
         if task is creation:
             continue
         if running is not None and task.id not in running and not task.cancelled:
             calls.put_back(task)
         elif task.retries_left and not task.cancelled:
-            task.retries_left -= task.retries_left > 0
+            task.retries_left -= task.retries_left > 0  # -1 is without limit, and stays so
             task.attempt += 1
             calls.put_back(task)
         else:
@@ -214,7 +214,7 @@ def lose_actor(
     for task in reversed(lost):
         kernel.fail_exception(task, reasons.explain_lost_call(actor, task, death))
     end_if_unreachable(kernel, actor)
-    if actor.state == ActorState.DEAD:
+    if actor.state == ActorState.DEAD:  # no handle and no call needs it again
         return
     creation.attempt += 1
     kernel.tasks[creation.id] = creation
@@ -222,7 +222,7 @@ def lose_actor(
 
 
 def _place_again(kernel: State, actor: ActorRecord, worker: WorkerRecord, creation: TaskRecord) -> None:
-    """The process that was to build the actor died before it began: that was no life of the actor's."""
+    """Place an actor again whose process died before its constructor began; that counts as no restart."""
     inflight, worker.inflight = list(worker.inflight.values()), {}
     worker.actor = actor.worker = None
     actor.inflight = 0
@@ -234,14 +234,14 @@ def _place_again(kernel: State, actor: ActorRecord, worker: WorkerRecord, creati
             kernel.fail_exception(task, reasons.explain_cancelled(task))
         else:
             calls.put_back(task)
-            for _, ahead in actor.markers:  # they were made later than the call
+            for _, ahead in actor.markers:  # the markers are newer than the call
                 ahead.add(task.id)
     kernel.make_ready(creation)
 
 
 def bury_constructor(kernel: State, task: TaskRecord, error: tuple[object, ...]) -> None:
-    """The constructor raised, or could not be called: there is no actor. The (encoded) error is a part of that of each
-    call."""
+    """Mark an actor as dead whose constructor raised, or could not be called. The errors of its calls contain the
+    (encoded) error."""
     actor = task.actor
     assert actor is not None
     actor.init_failed = True
@@ -258,8 +258,8 @@ def bury_constructor(kernel: State, task: TaskRecord, error: tuple[object, ...])
 
 
 def _bury(kernel: State, actor: ActorRecord, death: exceptions.Death, message: str) -> None:
-    """The actor is dead: all its calls fail, with the reason."""
-    if actor.state == ActorState.DEAD:
+    """Mark the actor as dead, release its name and resources, and fail all its calls with the reason."""
+    if actor.state == ActorState.DEAD:  # the first reason stays
         message, death = actor.death_message, actor.death or death
     actor.state = ActorState.DEAD
     actor.death = actor.death or death
@@ -287,7 +287,7 @@ def _bury(kernel: State, actor: ActorRecord, death: exceptions.Death, message: s
         task.worker = None
         if task.state != TaskState.DONE:
             kernel.fail_exception(task, reasons.explain_death(actor))
-    if actor.id not in kernel.objects:  # one that its like hold may still be called, in vain
+    if actor.id not in kernel.objects:  # else somebody has a handle, and calls must find the reason of the death
         kernel.actors.pop(actor.id, None)
     if worker is not None and worker.allocation is not None:
         worker.allocation.give_back()
@@ -297,7 +297,7 @@ def _bury(kernel: State, actor: ActorRecord, death: exceptions.Death, message: s
 
 def _drop_name(kernel: State, actor: ActorRecord) -> None:
     key = (actor.options.namespace, actor.options.name)
-    if kernel.names.get(key) is actor:
+    if kernel.names.get(key) is actor:  # else a later actor has the name
         del kernel.names[key]
     if actor.holds_itself:
         actor.holds_itself = False
@@ -305,7 +305,7 @@ def _drop_name(kernel: State, actor: ActorRecord) -> None:
 
 
 def _drop_creation(kernel: State, actor: ActorRecord) -> None:
-    """It will not be built again: give its arguments back."""
+    """Release the constructor's arguments, because the actor will not be built again."""
     creation, actor.creation = actor.creation, None
-    if creation is not None and creation.state == TaskState.DONE:
+    if creation is not None and creation.state == TaskState.DONE:  # else the task releases them at its own end
         objects.release_arguments(kernel, creation)

@@ -1,12 +1,12 @@
-"""The rows of calls that stand before an actor.
+"""The queues of calls that wait for an actor. Names in the code say "row" for such a queue.
 
-**Order.** Calls of one caller on one actor are sent in the order of submission, also if an earlier one still waits for
-an argument. Between callers there is no order, and one caller's late argument does not hold up another's: so each
-caller has a row of its own, and one more for each concurrency group that it calls.
+**Order.** The kernel sends the calls of one caller on one actor in the order of submission, also if an earlier call
+still waits for an argument. Between callers there is no order, and a caller's late argument holds up no other caller.
+So each caller has its own queue, and a further queue for each concurrency group that it calls.
 
-An actor that allows disorder keeps calls with missing arguments apart from the rows (`ActorRecord.waiting`); they join
-when they are ready. No more than `ActorRecord.window` calls are sent and unanswered: what stands here can still be
-cancelled, and is there for the next process if this one dies.
+An actor that allows disorder keeps calls with missing arguments apart from the queues (`ActorRecord.waiting`); they
+join a queue when they are ready. At most `ActorRecord.window` calls are sent and unanswered. The calls in the queues
+can still be cancelled, and survive the death of the actor's process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hocket.kernel.state import State
 
 
 def join_row(kernel: State, task: TaskRecord) -> bool:
-    """Put the call in its caller's row; False if the actor is dead, and the call has failed."""
+    """Append the call to its caller's queue; return False if the actor is dead and the call has failed."""
     actor = task.actor
     assert actor is not None
     objects.retain(kernel, actor.id)
@@ -34,8 +34,8 @@ def join_row(kernel: State, task: TaskRecord) -> bool:
 
 
 def run_at_once(kernel: State, task: TaskRecord) -> bool:
-    """Send a call that has its arguments past the empty rows of an actor that has room; False if it has to stand in a
-    row. So most calls go, and this is a third of their way through the kernel."""
+    """Send a call at once if it has its arguments and the actor has empty queues and room; return False if the call has
+    to join a queue. Most calls take this path, which is a third of their time in the kernel."""
     actor = task.actor
     assert actor is not None
     worker = actor.worker
@@ -50,7 +50,7 @@ def run_at_once(kernel: State, task: TaskRecord) -> bool:
 
 
 def find_row(actor: ActorRecord, task: TaskRecord) -> deque[TaskRecord]:
-    """Return the row that the call stands in."""
+    """Return the queue of the call's caller and concurrency group; make it if there is none."""
     key = (task.caller, task.options.concurrency_group)
     row = actor.queues.get(key)
     if row is None:
@@ -63,7 +63,7 @@ def get_row_key(task: TaskRecord) -> records.RowKey:
 
 
 def send_row(kernel: State, actor: ActorRecord, key: records.RowKey) -> None:
-    """Send what stands at the head of a row and has its arguments."""
+    """Send the calls at the head of a queue while the actor has room, up to the first that lacks an argument."""
     worker = actor.worker
     row = actor.queues.get(key)
     if worker is None or row is None or actor.state == ActorState.DEAD:
@@ -86,7 +86,7 @@ def send_row(kernel: State, actor: ActorRecord, key: records.RowKey) -> None:
 
 
 def put_back(task: TaskRecord) -> None:
-    """Put a call that is to be tried again at the head of its row."""
+    """Put a call that gets another attempt at the head of its queue."""
     task.state = TaskState.READY
     assert task.actor is not None
     find_row(task.actor, task).appendleft(task)

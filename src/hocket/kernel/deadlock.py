@@ -1,9 +1,9 @@
-"""Waits that can never end: a search for circles among the threads that wait and the tasks that they wait for.
+"""Waits that can never end: a search for cycles among waiting threads and the tasks that they wait for.
 
-A thread waits for objects; an object waits for its task; a task waits for its arguments, or, being a call of an
-ordinary actor, for the call that the actor is busy with; that one may be a thread that waits. Whatever else holds a
-task up (it has no CPU yet, its process is starting) passes with time, so it counts as progress. A wait from which no
-path leads to progress is dead, and so is the circle that it stands in.
+A thread waits for objects, and an object for its task. A task waits for its arguments; a call on an ordinary actor also
+waits for the call that the actor runs, whose thread may wait in turn. Any other delay of a task (it has no CPU yet, its
+process is starting) passes with time, so it counts as progress. If no path leads from a wait to progress, the wait can
+never end, and is part of a cycle.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from hocket.kernel.records import TaskKind, TaskRecord, TaskState, Wait, WorkerR
 
 
 def find_deadlock(kernel: machine.Kernel) -> tuple[WorkerRecord, int, str] | None:
-    """Return a wait that can never end: its worker, its number there, and a text that shows the circle; None if
-    there is none."""
+    """Return a wait that can never end: its worker, its number there, and a text that shows the cycle; None if there is
+    no such wait."""
     search = _Search(kernel)
     try:
         for worker in kernel.workers.values():
@@ -24,18 +24,18 @@ def find_deadlock(kernel: machine.Kernel) -> tuple[WorkerRecord, int, str] | Non
                 search.path.clear()
                 if wait.task_id and not search.wait_can_end(wait):
                     return worker, number, _draw(search.circle)
-    except RecursionError:  # a chain of hundreds of tasks; a circle in it would be the first of its kind
+    except RecursionError:  # a chain of hundreds of tasks, in which a cycle is unlikely
         pass
     return None
 
 
 class _Search:
-    """Looks for a way from a wait to something that makes progress."""
+    """A search for a path from a wait to a task that makes progress."""
 
     def __init__(self, kernel: machine.Kernel) -> None:
         self._kernel = kernel
-        #: By what the thread runs; a thread that a user's code has started may wait as long as it likes and holds up
-        #: nobody.
+        #: Waits by the task that the thread runs. Threads that the user's code started are left out: they hold up no
+        #: task.
         self._waits = {
             wait.task_id: wait for worker in kernel.workers.values() for wait in worker.waits.values() if wait.task_id
         }
@@ -43,7 +43,7 @@ class _Search:
             object_id: (actor_id, name) for wait in self._waits.values() for object_id, actor_id, name in wait.direct
         }
         self._known: dict[int, bool] = {}
-        #: The calls on the way from the first wait to where the search is now: their ids and names.
+        #: The ids and names of the calls from the first wait to the search's current place.
         self.path: list[tuple[int, str]] = []
         self.circle: list[tuple[int, str]] = []
 
@@ -62,7 +62,7 @@ class _Search:
         return self._step((task.id, task.options.name), lambda: self._look_at(task))
 
     def _step(self, place: tuple[int, str], look: Callable[[], bool]) -> bool:
-        """Go on from a call; find out whether the way has come back to it."""
+        """Return whether a call can end: continue the search from it, or find that the path has come back to it."""
         known = self._known.get(place[0])
         if known is not None:
             return known
@@ -72,12 +72,12 @@ class _Search:
         self.path.append(place)
         result = look()
         self.path.pop()
-        if result or not self.path:  # "no" holds for a circle only when the search has left it
+        if result or not self.path:  # inside a cycle, "no" is final only when the search has left the cycle
             self._known[place[0]] = result
         return result
 
     def _look_at_direct(self, object_id: int, actor_id: int) -> bool:
-        """Tell whether a call between two workers can end: it waits itself, or stands behind one that waits."""
+        """Return whether a direct call between two workers can end: the call may wait, or a call before it."""
         actor = self._kernel.actors.get(actor_id)
         if actor is None or actor.worker is None:
             return True
@@ -97,10 +97,10 @@ class _Search:
             return True
         if actor.options.concurrency_groups:
             return True
-        busy = next(iter(actor.worker.inflight.values()), None)  # an ordinary actor runs the first one that it was sent
+        busy = next(iter(actor.worker.inflight.values()), None)  # an ordinary actor runs the call that was sent first
         if busy is not None and busy is not task:
             return self._task_can_end(busy)
-        other = _find_wait(actor.worker)  # a direct call, of which nothing else is known here
+        other = _find_wait(actor.worker)  # of a direct call, about which the kernel knows nothing else
         return other is None or self.wait_can_end(other)
 
 

@@ -1,18 +1,17 @@
-"""Direct calls between workers, as far as the kernel has a hand in them.
+"""The kernel's share in direct calls between workers.
 
-Two workers that call each other often get a direct channel of their own, and what goes over it is not told here. Four
-things are:
+Two workers that call each other often get a direct channel. The kernel does not see the calls on it, except for:
 
-- **The beginning.** The first direct call must not overtake those that went through the kernel. So the engine sends a
-  marker (`introduce`) that is passed on behind the caller's last call in each of the actor's rows, and not before the
-  actor is alive: a process that dies before it has begun to build the actor is replaced, and would take the marker
-  along. As long as a marker waits for that, no call is sent ahead either.
-- **Promises.** A worker may give a reference away before the call's answer has come over the direct channel. The object
-  exists here from then on, promised by that worker (`promise`), and has its value when the worker sends it (`fulfil`).
-- **What only we can keep** (`deliver`): an answer that refers to counted objects comes here, and the kernel tells the
-  caller.
-- **The end.** A direct channel that breaks while calls are under way leaves them to `fail_orphaned`: they fail with the
-  actor's death, as soon as it is known and has a reason.
+- **The beginning.** The first direct call must not overtake calls that went through the kernel. So the engine sends a
+  marker (`introduce`), which follows the caller's last call in each of the actor's queues. The marker waits until the
+  actor is alive: a process that dies before it begins to build the actor would lose it. Until then no call is sent
+  ahead, either.
+- **Promises.** A worker may pass a reference on before the call's answer has come over the direct channel. From then on
+  the kernel has the object, promised by that worker (`promise`), and gets its value from the worker (`fulfil`).
+- **Answers that refer to counted objects.** They come to the kernel, which counts the objects and informs the caller
+  (`deliver`).
+- **The end.** If a direct channel breaks while calls are running, `fail_orphaned` gets them: they fail with the actor's
+  death, as soon as the kernel knows of it and its reason.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from hocket.kernel.state import State
 
 
 def introduce(kernel: State, actor_id: int, caller: int, marker: tuple[object, ...]) -> None:
-    """Pass a marker on to the actor's worker, behind the calls that the caller has made so far."""
+    """Pass a marker on to the actor's worker, after the calls that the caller has made so far."""
     actor = kernel.actors.get(actor_id)
     if actor is None or actor.state == ActorState.DEAD:
         kernel.instructions.append(Refuse(marker))
@@ -38,7 +37,7 @@ def introduce(kernel: State, actor_id: int, caller: int, marker: tuple[object, .
 
 
 def pass_markers(kernel: State, actor: ActorRecord, sent_id: int = 0) -> None:
-    """Pass on the markers that no call stands in front of; `sent_id` no longer does."""
+    """Pass on the markers that have no unsent call before them; the call `sent_id` has just been sent."""
     for _, ahead in actor.markers:
         ahead.discard(sent_id)
     if actor.state != ActorState.ALIVE:
@@ -54,14 +53,14 @@ def pass_markers(kernel: State, actor: ActorRecord, sent_id: int = 0) -> None:
 
 
 def promise(kernel: State, worker: WorkerRecord, object_id: int) -> None:
-    """The worker has given a reference on an object away that will come to it by a direct call."""
+    """Make the object of a reference that the worker has passed on, and whose value a direct call will bring to it."""
     record = kernel.objects[object_id] = ObjectRecord(object_id, None)
     record.holders = {worker.id: 1}
     worker.promised.add(object_id)
 
 
 def fulfil(kernel: State, worker: WorkerRecord, object_id: int, value: tuple[object, ...], *, failed: bool) -> None:
-    """The object has come to the worker."""
+    """Store a promised value, which the worker has sent."""
     worker.promised.discard(object_id)
     record = kernel.objects.get(object_id)
     if record is not None and record.value is None:
@@ -69,7 +68,8 @@ def fulfil(kernel: State, worker: WorkerRecord, object_id: int, value: tuple[obj
 
 
 def deliver(kernel: State, holder: int, object_id: int, value: tuple[object, ...], contained: tuple[int, ...]) -> None:
-    """A direct call has returned what only we can keep, or its actor is dead; it belongs to the worker that called."""
+    """Store the answer of a direct call for the worker that called: it refers to counted objects, or is the error of a
+    dead actor."""
     owner, failed = kernel.workers.get(holder), value[0] == kernel.error_mark
     if owner is None:
         kernel.instructions.append(Free(object_id, value))
@@ -84,7 +84,7 @@ def deliver(kernel: State, holder: int, object_id: int, value: tuple[object, ...
 
 
 def fail_orphaned(kernel: State, worker: WorkerRecord, actor_id: int, object_ids: tuple[int, ...], name: str) -> None:
-    """The direct channel of a direct call has ended before its answer: the call fails with the actor's death."""
+    """Fail a direct call with its actor's death, at once or when that is known: its channel ended before the answer."""
     for object_id in object_ids:
         if object_id not in kernel.objects:
             promise(kernel, worker, object_id)
@@ -100,7 +100,7 @@ def fail_orphaned(kernel: State, worker: WorkerRecord, actor_id: int, object_ids
 
 
 def break_promises(kernel: State, object_ids: Iterable[int], error: BaseException) -> None:
-    """Fail those objects that have no value yet."""
+    """Store an error in those of the objects that have no value yet."""
     value = kernel.encode_error(error)
     for object_id in object_ids:
         record = kernel.objects.get(object_id)

@@ -1,8 +1,8 @@
 """Placement groups: resources reserved together, or not at all.
 
-A group's bundles are taken from the node's pool at once, when all fit (`placing.reserve_groups`), and each becomes a
-pool of its own that tasks and actors of the group are placed in. Its object has a value when it is reserved. Removing a
-group ends whatever runs in it; what still waits for it would wait for ever, so it fails.
+`placing.reserve_groups` takes a group's bundles from the node's pool together, when all fit. Each bundle becomes a
+pool, in which the group's tasks and actors are placed. The group's object gets its value when the group is reserved.
+The removal of a group ends the tasks and actors that run in it, and fails those that wait for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hocket.kernel.state import State
 
 
 def reserve(kernel: State, group: GroupRecord) -> None:
-    """Reserve the bundles, now or as soon as they fit together. The group's object is there when they are."""
+    """Reserve the bundles, now or as soon as they fit together; the group's object then gets its value."""
     kernel.groups[group.id] = group
     kernel.objects[group.id] = record = ObjectRecord(group.id, None)
     record.count += 1
@@ -24,7 +24,7 @@ def reserve(kernel: State, group: GroupRecord) -> None:
 
 
 def remove_group(kernel: State, group_id: int) -> None:
-    """Give the bundles back. What runs in them ends; what waits for them fails."""
+    """Give the bundles back, end the tasks and actors in them, and fail those that wait for them."""
     group = kernel.groups.pop(group_id, None)
     if group is None:
         return

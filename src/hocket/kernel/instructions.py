@@ -9,13 +9,13 @@ if TYPE_CHECKING:
 
 
 class Start(NamedTuple):
-    """Start a process for a worker. It may be sent tasks at once."""
+    """Start a process for a worker. The engine may send it tasks at once."""
 
     worker: WorkerRecord
 
 
 class Run:
-    """Send a worker a task or call. The usual instruction, and no tuple: to make one takes one call."""
+    """Send a worker a task or a call. No tuple: this is the most frequent instruction, and a plain class costs less."""
 
     __slots__ = __match_args__ = ("worker", "task")
 
@@ -25,7 +25,7 @@ class Run:
 
 
 class Cancel(NamedTuple):
-    """Interrupt a task, or take it out of the worker's queue; an answer comes either way."""
+    """Interrupt a task, or take it out of the worker's queue; the worker answers in both cases."""
 
     worker: WorkerRecord
     task_id: int
@@ -39,21 +39,22 @@ class Kill(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """Let a process finish what it has, then exit."""
+    """Let a process finish the tasks that it has, then exit."""
 
     worker: WorkerRecord
 
 
 class End(NamedTuple):
-    """End a process if this is what it runs. First it is to start nothing more, and what it has not started is
-    withdrawn (`Kernel.withdraw`): so nobody else's work is hit."""
+    """End a process if it runs this task. First the engine keeps it from starting more, and withdraws the tasks that it
+    has not started (`Kernel.withdraw`): the end then hits no other task."""
 
     worker: WorkerRecord
     task_id: int
 
 
 class Free(NamedTuple):
-    """Nothing needs a value any more. Only for values of more than two parts: the others own nothing outside."""
+    """Free a value that nothing needs any more. Sent only for values of more than two parts: the others own no memory
+    outside of themselves."""
 
     object_id: int
     """0 for arguments."""
@@ -61,35 +62,35 @@ class Free(NamedTuple):
 
 
 class Tell(NamedTuple):
-    """The object that a worker asked for is there."""
+    """Announce an object to a worker that waits for it."""
 
     worker_id: int
-    """Negative if the worker does not want the value, but to know that it is there."""
+    """The worker's id; negative if the worker needs no value, but only the news that the value is there."""
     object_id: int
 
 
 class Pass(NamedTuple):
-    """A marker of `Kernel.introduce` has its turn."""
+    """Pass a marker of `Kernel.introduce` on to the actor's worker: the calls before it have been sent."""
 
     worker: WorkerRecord
     marker: tuple[Any, ...]
 
 
 class Refuse(NamedTuple):
-    """The actor of a marker is dead."""
+    """Refuse a marker of `Kernel.introduce`, because its actor is dead."""
 
     marker: tuple[Any, ...]
 
 
 class Moved(NamedTuple):
-    """A value that a worker expected from a direct call is here instead."""
+    """Say to a worker that the driver holds a value that the worker expects from a direct call."""
 
     worker_id: int
     object_id: int
 
 
 class Consumed(NamedTuple):
-    """So many of a generator's items have been taken; it has asked."""
+    """Answer a paused generator with the number of items that its reader has taken."""
 
     worker: WorkerRecord
     task_id: int

@@ -1,16 +1,16 @@
-"""Workers, the resources that they hold, and what they give back.
+"""Workers, the resources that they hold, and the tasks that they give back.
 
-A worker that runs plain tasks holds resources of one *shape* for as long as tasks of that shape keep coming: its lease.
-The tasks stand in its queue, as deep as their runs are short (`FunctionRecord.depth`, which `learn` sets), so a long
-row of tiny tasks costs a fraction of a message each. A lease ends with its last task; its worker is idle then, and may
-take another shape, of the same runtime environment and with the same GPUs: a library looks once, when it is first used,
-at which GPUs there are.
+**Leases.** A worker that runs plain tasks holds resources of one *shape* for as long as tasks of that shape keep
+coming: its lease. The tasks wait in its queue, which is the deeper, the shorter their runs are (`FunctionRecord.depth`,
+which `learn` sets): so many tiny tasks share one message. A lease ends with its last task. The worker is then idle,
+and may take another shape with the same runtime environment and the same GPUs: libraries look for GPUs only once.
 
-What a worker has not started can be taken back: by itself when it blocks in `get` (`hand_back`), because the task that
-it waits for may stand behind it in its own queue; and by the engine, which needs no consent for it, when the
-worker shows no progress (`withdraw`), so a wrong guess about length delays nobody for long. While it blocks, its CPU is
-lent to others. It takes it again without asking, so that more may run for a moment than there are CPUs: to wait for one
-could be to wait for ever.
+**Tasks that did not start.** A worker that blocks in `get` gives them back itself (`hand_back`): the task that it waits
+for may be behind it in its own queue. If a worker makes no progress, the engine takes them back without its consent
+(`withdraw`): so a wrong guess about the length of runs delays tasks only briefly.
+
+**CPUs.** A worker that blocks lends its CPU to others. It takes the CPU back without waiting, although more tasks may
+then run for a moment than there are CPUs: a wait for a CPU could last for ever.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from hocket.kernel.resources import GpuId
 from hocket.kernel.state import State
 
 MAX_DEPTH = 128
-"""Tasks in one worker's queue at most. Measured: no gain beyond."""
+"""The most tasks in one worker's queue. Measured: no gain beyond."""
 
 MAX_EARLY_DEATHS = 10
-"""How many workers may die before they start one and the same task; then the death counts as the task's. Something ends
-processes here as soon as they are there. A guess."""
+"""How many workers may die before they start the same task. Then something ends all new processes, and the death counts
+as an attempt of the task. A guess."""
 
 QUEUE_SECONDS = 0.002
-"""How much work may stand in a worker's queue. The most that a wrong place in the row costs a task."""
+"""How many seconds of work may wait in a worker's queue: the most that a task loses in the wrong queue."""
 
 
 def run(kernel: State, worker: WorkerRecord, task: TaskRecord) -> None:
@@ -47,7 +47,7 @@ def run(kernel: State, worker: WorkerRecord, task: TaskRecord) -> None:
 
 
 def learn(function: FunctionRecord, seconds: float) -> None:
-    """Set how deep a row of this function's tasks may be. Slow runs count at once, fast ones gradually."""
+    """Set how many tasks of a function may wait in a worker's queue. Slow runs count at once, fast runs gradually."""
     runs = function.runs
     runs.count += 1
     mean = function.mean_s
@@ -57,8 +57,8 @@ def learn(function: FunctionRecord, seconds: float) -> None:
 
 
 def take_idle(kernel: State, environment: str, gpu_ids: tuple[GpuId, ...] = ()) -> WorkerRecord:
-    """Return an idle worker of that runtime environment that has seen these GPUs and no others, or a new one. One that
-    has not started what it was sent last is passed over."""
+    """Return an idle worker with this runtime environment and exactly these GPUs, or a new worker. Pass over a worker
+    that made no progress with its last tasks."""
     idle = kernel.idle
     last = idle[-1] if idle else None
     if last is not None and last.environment == environment and last.gpu_ids == gpu_ids and not last.recalled:
@@ -81,13 +81,13 @@ def _start_worker(kernel: State, environment: str, gpu_ids: tuple[GpuId, ...]) -
 
 
 def trim_idle(kernel: State, most: int) -> None:
-    """Stop idle workers beyond so many, those idle for longest first."""
+    """Stop idle workers until `most` are left, beginning with the longest idle."""
     while len(kernel.idle) > most:
         stop(kernel, kernel.idle.pop(0))
 
 
 def end_lease(kernel: State, worker: WorkerRecord) -> None:
-    """Give the worker's resources back; it is idle then, unless it is dead or has run for the last time."""
+    """Give the worker's resources back. The worker is then idle, unless it is dead or has had its last run."""
     if worker.shape is not None:
         leases = kernel.leases[worker.shape]
         if worker.id in leases:
@@ -109,18 +109,18 @@ def end_lease(kernel: State, worker: WorkerRecord) -> None:
 
 
 def stop(kernel: State, worker: WorkerRecord) -> None:
-    """Let the process finish what it has, then exit."""
+    """Let the process finish the tasks that it has, then exit."""
     worker.killed = worker.stopped = True
     kernel.instructions.append(Stop(worker))
 
 
 def expect_end(kernel: State, worker: WorkerRecord) -> None:
-    """The engine ends the process because we asked for it: that will be no crash."""
+    """Note that Hocket itself ends the process: its death will be no crash."""
     worker.killed = True
 
 
 def count_run(worker: WorkerRecord, function: str, task: TaskRecord) -> bool:
-    """Count a run of a function with ``max_calls``; tell whether that was the worker's last."""
+    """Count a run of a function with ``max_calls``; return whether it was the worker's last run."""
     worker.runs[function] = worker.runs.get(function, 0) + 1
     worker.killed = worker.killed or worker.runs[function] >= task.options.max_calls
     return worker.killed
@@ -129,13 +129,13 @@ def count_run(worker: WorkerRecord, function: str, task: TaskRecord) -> bool:
 def block(
     kernel: State, worker: WorkerRecord, returned: list[tuple[int, int]], number: int = 0, wait: Wait | None = None
 ) -> None:
-    """A thread of the worker waits in `get`: its CPU is free for others, and so are the tasks it had not started.
+    """Note that a thread of the worker waits in `get`. Other tasks may use its CPU, and other workers its tasks.
 
     Args:
-        worker: Which.
-        returned: The tasks that it had not started, each with its number.
-        number: The worker's name for the wait.
-        wait: What it waits for; None if its end does not depend on it alone, as with a time-out.
+        worker: The worker.
+        returned: The tasks that the worker had not started, each with its number.
+        number: The worker's number for the wait.
+        wait: The wait; None if other events can end it, such as a time-out.
     """
     worker.blocked += 1
     if wait is not None:
@@ -146,7 +146,7 @@ def block(
 
 
 def unblock(kernel: State, worker: WorkerRecord, number: int = 0) -> None:
-    """The thread goes on; its CPU share is taken again, overbooking if need be."""
+    """Note that the thread goes on, and take its CPU share back, even if that overbooks the CPUs."""
     worker.blocked -= 1
     worker.waits.pop(number, None)
     if worker.blocked == 0 and worker.allocation is not None:
@@ -154,18 +154,17 @@ def unblock(kernel: State, worker: WorkerRecord, number: int = 0) -> None:
 
 
 def find_stalled(kernel: State) -> list[WorkerRecord]:
-    """Return workers with tasks waiting behind a running one. The engine withdraws these where it sees no progress."""
+    """Return the workers with tasks behind a running one. The engine withdraws these tasks if it sees no progress."""
     crowded = [worker for leases in kernel.leases.values() for worker in leases.values() if len(worker.inflight) > 1]
     kernel.may_stall = bool(crowded)
     return [worker for worker in crowded if not worker.recalled]
 
 
 def withdraw(kernel: State, worker: WorkerRecord, begun: int) -> None:
-    """Take back what the worker has not started: the tasks that were sent after this number.
+    """Take back the tasks that the worker has not started: those with numbers above `begun`.
 
-    The engine has made sure that it will not.
-
-    The worker gets nothing more until it has finished or said something.
+    The engine has made sure that the worker will not start them. The worker gets no tasks until it finishes one or
+    hands some back.
     """
     worker.recalled = True
     if worker.actor is None:
@@ -173,8 +172,8 @@ def withdraw(kernel: State, worker: WorkerRecord, begun: int) -> None:
 
 
 def hand_back(kernel: State, worker: WorkerRecord, unstarted: list[tuple[int, int]]) -> None:
-    """The worker did not start these tasks, each named with its number, and never will. What was withdrawn meanwhile is
-    not its to return."""
+    """Take back the tasks, each with its number, that the worker returns: it has not started them, and never will.
+    Tasks that were withdrawn meanwhile are left out."""
     worker.recalled = False
     tasks = [
         task
@@ -193,12 +192,12 @@ def _take_back(kernel: State, worker: WorkerRecord, tasks: list[TaskRecord]) -> 
         elif task.kind == TaskKind.FUNCTION:
             put_back(kernel, task)
     if worker.state == WorkerState.LEASED and not worker.inflight:
-        end_lease(kernel, worker)  # it had not started any of them
+        end_lease(kernel, worker)  # the worker had not started any task
     kernel.dispatch()
 
 
 def count_early_death(kernel: State, task: TaskRecord) -> bool:
-    """Count the death of a worker that was to start the task, and had not; tell whether there were too many."""
+    """Count the death of a worker that had not started the task yet; return whether there were too many."""
     deaths = kernel.early_deaths.get(task.id, 0) + 1
     is_hopeless = deaths >= MAX_EARLY_DEATHS
     if is_hopeless:
@@ -209,14 +208,14 @@ def count_early_death(kernel: State, task: TaskRecord) -> bool:
 
 
 def put_back(kernel: State, task: TaskRecord) -> None:
-    """Put a task that was not started at the head of its row."""
+    """Put a task that was not started at the head of its shape's queue."""
     task.state = TaskState.READY
     if not fail_if_group_is_gone(kernel, task):
         kernel.queues.setdefault(task.options.shape, deque()).appendleft(task)
 
 
 def fail_if_group_is_gone(kernel: State, task: TaskRecord) -> bool:
-    """Fail a task whose placement group was removed: it would wait for ever."""
+    """Fail a task if its placement group was removed, and return whether it was. Such a task would wait for ever."""
     group_id = task.options.shape.group_id
     if not group_id or group_id in kernel.groups:
         return False

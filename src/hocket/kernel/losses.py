@@ -1,9 +1,8 @@
 """The remains of a dead process.
 
-Its lease and its counts are given back, claims on names and promises are void, and whatever it was to do is tried
-again, put back or fails. What it had finished is not here any more: the engine has told all that it said
-(`tasks.finish`) before it tells of the death. What it was running may have had effects: that is a try, and counts. The
-rest was not started, and goes back to its row as if nothing had been.
+Its lease and its counts are given back, and its claims on names and its promises are void. The engine reports all
+answers of a process (`tasks.finish`) before its death, so finished tasks are gone already. A task that was running may
+have had effects, so its run counts as an attempt. The other tasks were not started, and go back to their queues.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from hocket.kernel.state import State
 
 
 def lose(kernel: State, worker: WorkerRecord, death: exceptions.Death, running: Collection[int] | None) -> None:
-    """The process is dead. `running` are the tasks that it had started, finished ones among them or not; None: any may
-    have been."""
+    """Handle the death of a process. `running` are the tasks that it had started, and perhaps finished ones; None if it
+    may have started any."""
     if worker.state == WorkerState.DEAD:
         return
     was_actor = worker.actor
     for task in list(worker.inflight.values()):
-        if task.cancelled > records.ALONE:  # what it has submitted since may have been heard of only now
+        if task.cancelled > records.ALONE:  # tasks that it submitted since may have been reported only now
             tasks.cancel_children(kernel, task.id, force=task.cancelled == records.BY_FORCE)
     if worker in kernel.idle:
         kernel.idle.remove(worker)
@@ -47,7 +46,7 @@ def lose(kernel: State, worker: WorkerRecord, death: exceptions.Death, running: 
     for key in [key for key, claimant in kernel.name_claims.items() if claimant == worker.id]:
         del kernel.name_claims[key]
     if worker.promised:
-        message = f"The worker (pid {death.pid}) that was to send the value was {death.describe()}"
+        message = f"The worker (pid {death.pid}) that was to send the value {death.describe()}"
         direct_calls.break_promises(kernel, worker.promised, exceptions.OwnerDiedError(message))
     placing.dispatch(kernel)
 
@@ -74,7 +73,8 @@ def _lose_task(kernel: State, task: TaskRecord, death: exceptions.Death, *, was_
 
 
 def fail_unfinished(kernel: State, death: exceptions.Death) -> None:
-    """Fail what a worker that spoke nonsense left half done. Costs time in proportion to the state; it is rare."""
+    """Fail the tasks that a worker with invalid messages left half done. It takes time in proportion to the state, but
+    is rare."""
     for task in list(kernel.tasks.values()):
         if task.state == TaskState.RUNNING and (task.worker is None or task.worker.state == WorkerState.DEAD):
             tasks.fail_exception(kernel, task, reasons.explain_crash(task, death))

@@ -1,11 +1,11 @@
-"""The scheduler: told what happened, it says what to do.
+"""The scheduler: it takes events, and returns instructions.
 
-An engine calls one method for each thing that happens (a task is submitted, a worker answers, a process dies) and then
-carries out `Kernel.instructions`. The kernel never waits, reads no clock and draws no random number, so a log of its
-calls replays to the same state.
+An engine calls one method for each event (a program submits a task, a worker answers, a process dies), and then carries
+out `Kernel.instructions`. The kernel never waits, reads no clock and draws no random number, so a log of its calls
+replays to the same state.
 
-What it remembers is in `state` and `records`; what it does is in the modules that `state` lists, one for each part.
-Here is the surface that they make together.
+`state` and `records` hold the kernel's data. The modules that `state` lists hold its functions, one module for each
+part. This module gathers the functions in one class.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hocket.kernel.state import State
 class Kernel(State):
     """All state of a session, and the transitions on it. Not thread-safe: the engine holds a lock.
 
-    Each name below is a function of the part that it comes from, and a method here.
+    Each name below is a function of a part's module, and a method of this class.
     """
 
     # Objects.
@@ -87,7 +87,7 @@ class Kernel(State):
     remove_group = groups.remove_group
 
     def validate_state(self) -> None:
-        """Check the invariants; tests call it after every step. Costs time in proportion to the state."""
+        """Check the invariants; tests call this after every step. It takes time in proportion to the state."""
         for name, units in self.pool.free.items():
             assert units <= self.pool.total[name], (name, units, self.pool.total)
         for worker in self.workers.values():

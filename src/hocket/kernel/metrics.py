@@ -1,7 +1,7 @@
 """Metrics of programs, as numbers that can be added up: plain data, no IO and no locks.
 
-A process collects a `Batch` of what happened since it last told; the driver merges the batches of all. Counters and
-histograms add up. Of a gauge the value that came last counts, whichever process set it.
+A process collects changes in a `Batch`, and sends it; the driver merges the batches of all processes. Counters and
+histograms add up. For a gauge, the value that came last counts, whichever process set it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ GAUGE = "gauge"
 HISTOGRAM = "histogram"
 
 Tags = tuple[tuple[str, str], ...]
-"""``(key, value)`` pairs, by key."""
+"""``(key, value)`` pairs, sorted by key."""
 
 Record = tuple[str, str, str, tuple[float, ...], Tags, tuple[float, ...]]
-"""``(kind, name, description, boundaries, tags, numbers)``. The numbers: of a counter the increment, of a gauge the
-value, of a histogram the count of each bucket and then the sum. Only tuples, strings and numbers, so that it can be
-sent as it is."""
+"""``(kind, name, description, boundaries, tags, numbers)``. The numbers are a counter's increment, a gauge's value, or
+the counts of a histogram's buckets and then the sum. A record has only tuples, strings and numbers, and can be sent."""
 
 Batch = tuple[Record, ...]
 
 
 class Family:
-    """All series of one metric."""
+    """All series of one metric, one for each set of tags."""
 
     __slots__ = ("boundaries", "description", "kind", "name", "series")
 
@@ -34,21 +33,21 @@ class Family:
         self.name = name
         self.description = description
         self.boundaries = boundaries
-        #: Numbers by tags.
+        #: A series' numbers, by its tags.
         self.series: dict[Tags, tuple[float, ...]] = {}
 
 
 class MetricStore:
-    """The figures of one process, or of a session."""
+    """The metrics of one process, or of a session."""
 
     __slots__ = ("families",)
 
     def __init__(self) -> None:
-        #: By name, kind and boundaries: what differs in these is not added up.
+        #: By name, kind and boundaries: metrics that differ in one of these are not added up.
         self.families: dict[tuple[str, str, tuple[float, ...]], Family] = {}
 
     def merge(self, batch: Iterable[Record]) -> None:
-        """Add a batch."""
+        """Add the records of a batch."""
         for kind, name, description, boundaries, tags, numbers in batch:
             key = (name, kind, boundaries)
             family = self.families.get(key)
@@ -61,7 +60,7 @@ class MetricStore:
                 family.series[tags] = tuple([old + new for old, new in zip(known, numbers, strict=True)])
 
     def list_records(self) -> Batch:
-        """Return everything as one batch."""
+        """Return all records as one batch."""
         return tuple(
             [
                 (family.kind, family.name, family.description, family.boundaries, tags, numbers)
@@ -71,7 +70,7 @@ class MetricStore:
         )
 
     def take(self) -> Batch:
-        """Return everything as one batch, and forget it."""
+        """Return all records as one batch, and empty the store."""
         batch = self.list_records()
         self.families = {}
         return batch

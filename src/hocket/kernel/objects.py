@@ -1,15 +1,15 @@
 """Values, and the counts that keep them.
 
-**Counting.** An object is freed when no reference, borrower, dependent task or container needs it. A worker's share of
-a count is remembered (`ObjectRecord.holders`) and given back at once when the worker dies; what the driver, tasks and
-containers hold has no name, because they do not die alone.
+**Counting.** An object is freed when no reference, borrower, dependent task or container needs it. The record keeps
+each worker's share of the count (`ObjectRecord.holders`), which is subtracted if the worker dies. The shares of the
+driver, tasks and containers are not kept apart, because these do not die alone.
 
-**Waiting.** An object exists from the moment that its task is submitted. Until it has a value, tasks (`dependents`) and
-workers (`watchers`) stand in its record and are served, once, when `store` brings the value. An error is a value like
-any other, only that it fails the tasks which wait for it instead of making them ready.
+**Waiting.** An object exists from the moment that its task is submitted. Until it has a value, its record lists the
+tasks (`dependents`) and workers (`watchers`) that wait for it, and `store` serves them once. An error is a value, too,
+but fails the tasks that wait for it.
 
-**More than a value.** The object of an actor's constructor stands for the actor, and that of a generator for its
-stream: their last reference ends more than a value.
+**More than a value.** The object of an actor's constructor stands for the actor, and a generator's object for its
+stream. The end of their last reference ends the actor or the stream, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def put(
     *,
     failed: bool = False,
 ) -> None:
-    """Register a value that exists already, with one reference, held by a worker or the driver."""
+    """Register a value that exists already, with one reference, which a worker or the driver holds."""
     record = ObjectRecord(object_id, None)
     record.value = value
     record.failed = failed
@@ -55,7 +55,7 @@ def retain(kernel: State, object_id: int, holder: int = records.DRIVER) -> None:
 
 
 def retain_all(kernel: State, object_ids: Iterable[int]) -> None:
-    """Count one more need for each, of a task, a container or the driver; those that are gone already stay so."""
+    """Count one more need of each object, by a task, a container or the driver. Skip objects that are gone."""
     for object_id in object_ids:
         record = kernel.objects.get(object_id)
         if record is not None:
@@ -63,7 +63,7 @@ def retain_all(kernel: State, object_ids: Iterable[int]) -> None:
 
 
 def release(kernel: State, object_id: int, holder: int = records.DRIVER, count: int = 1) -> None:
-    """Count references as gone; at zero the value is freed."""
+    """Subtract references of a holder; at zero, free the object."""
     record = kernel.objects.get(object_id)
     if record is None:
         return
@@ -83,13 +83,13 @@ def release(kernel: State, object_id: int, holder: int = records.DRIVER, count: 
 def release_dropped(
     kernel: State, dropped: deque[int], interned: Container[int], forget: Callable[[int], None]
 ) -> None:
-    """Count the driver's handles that were garbage-collected as gone, until there are no more.
+    """Subtract the driver's references whose handles were garbage-collected, until there are no more.
 
     Args:
         kernel: The state.
-        dropped: Their ids; finalizers append while we are at it.
-        interned: Objects whose handle the engine has to `forget` first.
-        forget: Called with the id of each of those.
+        dropped: The ids of the objects; finalizers may append further ids meanwhile.
+        interned: Objects with handles that the engine has to `forget` first.
+        forget: A function of the engine's, called with the id of each such object.
     """
     objects = kernel.objects
     while dropped:
@@ -104,7 +104,7 @@ def release_dropped(
 
 
 def drop_values(kernel: State, task_id: int, values: list[tuple[tuple[object, ...], tuple[int, ...]]]) -> None:
-    """Nobody wants these results of a task."""
+    """Free results of a task that is no longer known."""
     for position, (value, _) in enumerate(values):
         kernel.instructions.append(Free(task_id + position, value))
 
@@ -115,7 +115,7 @@ def _free(kernel: State, record: ObjectRecord) -> None:
         kernel.instructions.append(Free(record.id, record.value))
     if record.contained:
         kernel.to_release += record.contained
-        if not kernel.is_releasing:  # a row, not a recursion: values may refer to values, thousands deep
+        if not kernel.is_releasing:  # a list, not a recursion: values may refer to values, thousands deep
             kernel.is_releasing = True
             while kernel.to_release:
                 release(kernel, kernel.to_release.pop())
@@ -127,8 +127,8 @@ def _free(kernel: State, record: ObjectRecord) -> None:
 
 
 def _drop_stream(kernel: State, task_id: int) -> None:
-    """Nobody reads it any more: what was not taken is freed, what is still to come will be, and its generator is
-    cancelled."""
+    """Drop a stream without a reader: free the items that were not taken, and cancel the generator. Later items are
+    freed when they come."""
     stream = kernel.streams.pop(task_id)
     for index in range(stream.taken, stream.produced + 1):
         release(kernel, ids.build_item_id(stream.task_id, index))
@@ -138,7 +138,7 @@ def _drop_stream(kernel: State, task_id: int) -> None:
 
 
 def release_arguments(kernel: State, task: TaskRecord) -> None:
-    """The task needs its arguments no longer."""
+    """Release a task's arguments, which it no longer needs."""
     for object_id in task.dependencies:
         release(kernel, object_id)
     for object_id in task.borrowed:
@@ -150,7 +150,7 @@ def release_arguments(kernel: State, task: TaskRecord) -> None:
 
 
 def watch(kernel: State, object_id: int, worker_id: int) -> None:
-    """Tell the worker when the object is there; at once if it is."""
+    """Inform a worker when the object has its value; at once if it has."""
     record = kernel.objects[object_id]
     if record.value is not None:
         kernel.instructions.append(Tell(worker_id, object_id))
@@ -163,8 +163,8 @@ def watch(kernel: State, object_id: int, worker_id: int) -> None:
 def store(
     kernel: State, record: ObjectRecord, value: tuple[object, ...], contained: tuple[int, ...], failed: bool
 ) -> None:
-    """Give an object its value, and serve all who wait for it."""
-    if contained:  # first: if these are no ids, the object has no value yet
+    """Give an object its value, and serve all tasks and workers that wait for it."""
+    if contained:  # first, because this raises if these are no ids: the object then has no value yet
         retain_all(kernel, contained)
         record.contained = contained
     record.value = value
@@ -177,7 +177,7 @@ def store(
     if record.dependents is not None:
         kernel.to_serve.append((record.dependents, value, failed))
         record.dependents = None
-        if not kernel.is_serving:  # a row, not a recursion: an error may run through thousands of dependent tasks
+        if not kernel.is_serving:  # a queue, not a recursion: an error may run through thousands of dependent tasks
             kernel.is_serving = True
             try:
                 while kernel.to_serve:
@@ -187,7 +187,7 @@ def store(
 
 
 def _serve(kernel: State, dependents: list[TaskRecord], value: tuple[object, ...], failed: bool) -> None:
-    """An argument of these tasks is there."""
+    """Give tasks an argument that they waited for."""
     for task in dependents:
         if task.state == TaskState.WAITING:
             task.unresolved -= 1

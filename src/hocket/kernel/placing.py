@@ -1,13 +1,12 @@
 """Which task goes to which worker, and when.
 
-Tasks that are ready stand in one queue a shape; tasks of one shape are interchangeable, so only the head of a queue is
-ever looked at, and a look costs the same however long the queue is. A task goes to a worker of its own if a pool has
-the resources now, else into the queue of a worker that has a lease of its shape and room (`leases`).
+Ready tasks wait in one queue for each shape. Tasks of one shape are interchangeable: the kernel looks only at the head
+of each queue, however long the queue is. A task gets a worker of its own if a pool has the resources now. Else it joins
+the queue of a worker that has a lease of its shape and room (`leases`).
 
-**Fairness.** A lease may be passed on from task to task without end, so it is not when another shape waits: the worker
-then ends its lease, and what became free is offered to all shapes in turn (`dispatch`), the one that was served going
-to the back. Placement groups come before tasks: a bundle that needs a whole node would otherwise wait for a moment at
-which nothing runs.
+**Fairness.** A lease could pass from task to task without end. So a worker ends its lease when another shape waits.
+`dispatch` then offers the free resources to all shapes in turn, and moves a shape that got some to the back. Placement
+groups come before tasks: else a bundle that needs a whole node would wait until nothing runs at all.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from hocket.kernel.state import State
 
 
 def dispatch(kernel: State) -> None:
-    """Start whatever fits now. Called when resources or workers became free."""
+    """Start all tasks that fit now. Called when resources or workers become free."""
     if kernel.pending_groups:
         reserve_groups(kernel)
     for shape in [shape for shape, queue in kernel.queues.items() if queue]:
         queue = kernel.queues[shape]
         waiting = len(queue)
         dispatch_shape(kernel, shape, queue)
-        if len(queue) < waiting:  # it had its turn: to the back of the row, so that no shape starves another
+        if len(queue) < waiting:  # the shape had its turn: it goes to the back, so that no shape starves another
             kernel.queues[shape] = kernel.queues.pop(shape)
 
 
 def dispatch_shape(kernel: State, shape: resources.Shape, queue: deque[TaskRecord]) -> None:
-    """Start tasks of one shape for as long as they find room."""
+    """Start tasks of one shape while there is room."""
     while queue:
         task = queue[0]
         if task.state != TaskState.READY:
@@ -50,7 +49,7 @@ def dispatch_shape(kernel: State, shape: resources.Shape, queue: deque[TaskRecor
 
 
 def start_at_once(kernel: State, task: TaskRecord, shape: resources.Shape) -> bool:
-    """Start a task, if it finds room now, past the empty queue of its shape; False if it has to stand there."""
+    """Start a task of a shape with an empty queue if there is room now; return False if the task has to wait there."""
     allocation = None if shape.group_id else kernel.pool.take_if_fits(shape.demand)
     if allocation is None:
         return False
@@ -70,7 +69,7 @@ def _find_pool(kernel: State, shape: resources.Shape) -> resources.Pool | None:
 
 
 def _find_room(kernel: State, task: TaskRecord, shape: resources.Shape) -> WorkerRecord | None:
-    """Return the leased worker with the shortest row, if there is room in it."""
+    """Return the leased worker with the shortest queue that has room."""
     assert task.function is not None
     depth = task.function.depth
     if depth <= 1 or shape.only:
@@ -93,6 +92,7 @@ def _start_on_idle(kernel: State, task: TaskRecord, shape: resources.Shape, allo
         worker.actor = actor
         actor.worker = worker
         leases.run(kernel, worker, task)
+        # The calls need not wait for the constructor here: the worker runs them after it.
         for key in list(actor.queues):
             calls.send_row(kernel, actor, key)
         return
@@ -106,7 +106,7 @@ def _start_on_idle(kernel: State, task: TaskRecord, shape: resources.Shape, allo
 
 
 def go_on(kernel: State, worker: WorkerRecord, task: TaskRecord) -> None:
-    """Give the worker its next work, or return it to the idle ones; `task` is what it has just done."""
+    """Give the worker its next task, or end its lease; `task` is the task that it has just finished."""
     actor = worker.actor
     if actor is not None:
         if actor.queues:
@@ -118,10 +118,10 @@ def go_on(kernel: State, worker: WorkerRecord, task: TaskRecord) -> None:
     shape = worker.shape
     if shape is None:
         return
-    if worker.recalled:
+    if worker.recalled:  # it has just finished a task, so it makes progress again
         worker.recalled = False
     queue = kernel.queues.get(shape)
-    # A process that ends now, or is about to be ended, gets nothing more: its death would be blamed on that.
+    # A process about to end gets no further task: that task would be blamed for its death.
     is_last = (shape.only and leases.count_run(worker, shape.only, task)) or worker.killed
     if queue and not is_last and (len(kernel.queues) == 1 or not _others_wait(kernel, shape)):
         _refill(kernel, worker, shape, queue)
@@ -154,7 +154,7 @@ def _refill(kernel: State, worker: WorkerRecord, shape: resources.Shape, queue: 
 
 
 def reserve_groups(kernel: State) -> None:
-    """Reserve the groups that fit now; one that does not fit holds up none behind it."""
+    """Reserve the groups that fit now; a group that does not fit holds up no other."""
     has_reserved = False
     for group in list(kernel.pending_groups):
         if resources.all_fit(kernel.pool, group.bundles):
@@ -172,7 +172,7 @@ def reserve_groups(kernel: State) -> None:
 
 
 def could_ever_fit(kernel: State, shape: resources.Shape) -> bool:
-    """Tell whether the shape fits an otherwise empty session."""
+    """Return whether the shape fits an otherwise empty session."""
     if not shape.group_id:
         return kernel.pool.could_fit(shape.demand)
     group = kernel.groups.get(shape.group_id)

@@ -1,23 +1,21 @@
-"""Actors that nobody can reach any more, though they are counted: those that hold their own handles, or each other's.
+"""Unreachable actors that still have counts: actors that hold their own handles, or each other's.
 
-A count says that somebody holds a handle, not who. An actor that asked for its own handle, or a ring of actors that
-know each other, is counted for ever. This is the search for them, as a garbage collector for cycles does it: what keeps
-an actor from being unreachable is a count that nothing *inside* explains, where inside are the actors that are at rest
-and the values that refer to other objects. A count is explained by
+A count says that a handle exists, but not where. An actor that holds its own handle, or a ring of actors that hold each
+other's, would never reach zero. This module searches for them as a garbage collector for cycles does. *Inside* are the
+actors at rest, and the values that refer to other objects. These explain counts:
 
-- the worker of an actor at rest that holds the handle (`ObjectRecord.holders`);
-- a value in whose inside the handle is (`ObjectRecord.contained`);
-- the arguments that an actor's constructor is kept with, to build it again (`ActorRecord.creation`).
+- the worker of an actor at rest, for the handles that it holds (`ObjectRecord.holders`);
+- a value, for the handles in it (`ObjectRecord.contained`);
+- the constructor's arguments that are kept to build an actor again (`ActorRecord.creation`).
 
-All others count as reaching from outside: a handle of the driver, a task's argument, a stream's item, a worker that
-runs tasks, a detached actor's hold on itself. What those reach, directly or through other actors and values, stays.
+All other counts come from outside: a handle in the driver, a task's argument, a stream's item, a worker that runs
+tasks, a detached actor's count on itself. An object with such a count stays, and so do all objects that it reaches.
 
-An actor is at rest if it has answered all its calls. Whatever it does by itself, in threads or tasks of its
-own, does not keep it, here no more than when its last handle goes. Nor do we see what workers say to each other
-directly, or what is on its way to us: whoever acts on `find_unreachable` has to ask the workers first
-(`engine.local.ends` does).
+An actor is at rest if it has answered all its calls. Its own threads and background tasks do not keep it alive, just as
+when its last handle goes. The kernel sees neither direct calls between workers nor messages on their way to it. So a
+caller of `find_unreachable` must have the workers confirm the result first (as `engine.local.ends` does).
 
-The search takes time in proportion to the number of objects, a glance at each.
+The search takes time in proportion to the number of objects.
 """
 
 from __future__ import annotations
@@ -31,8 +29,7 @@ from hocket.kernel.state import State
 
 
 def find_unreachable(kernel: State) -> list[ActorRecord]:
-    """Return the living actors that nothing outside reaches, and that have nothing to do; in the order of their
-    making."""
+    """Return the living actors that nothing outside reaches and that have no calls, in the order of their creation."""
     resting = {actor.id: actor for actor in kernel.actors.values() if _is_at_rest(actor) and actor.id in kernel.objects}
     if not resting:
         return []
@@ -48,7 +45,7 @@ def find_unreachable(kernel: State) -> list[ActorRecord]:
 
 
 def end_unreachable(kernel: State, found: Iterable[ActorRecord]) -> None:
-    """End actors that `find_unreachable` has found, and whose workers have confirmed it."""
+    """End actors that `find_unreachable` has found, after their workers have confirmed it."""
     for actor in found:
         if actor.state == ActorState.ALIVE:
             actor.unreachable = True
@@ -65,8 +62,8 @@ def _is_at_rest(actor: ActorRecord) -> bool:
 
 
 def _list_links(resting: dict[int, ActorRecord], inside: dict[int, ObjectRecord]) -> dict[int, list[int]]:
-    """Return what each actor and value inside refers to, as often as it is counted for that; an actor stands for its
-    worker."""
+    """Return the objects to which each actor and value inside refers, each as often as it is counted for that. An actor
+    stands for its worker."""
     links: dict[int, list[int]] = {object_id: list(record.contained) for object_id, record in inside.items()}
     by_worker = {actor.worker.id: actor_id for actor_id, actor in resting.items() if actor.worker is not None}
     for record in inside.values():
@@ -81,7 +78,7 @@ def _list_links(resting: dict[int, ActorRecord], inside: dict[int, ObjectRecord]
 
 
 def _follow(links: dict[int, list[int]], roots: Iterable[int]) -> set[int]:
-    """Return all that can be reached from these."""
+    """Return all objects that can be reached from the roots, the roots included."""
     reached = set(roots)
     row = list(reached)
     while row:

@@ -1,6 +1,6 @@
-"""Why a task failed, in words: the errors that the kernel makes more than once, or that need more than a sentence.
+"""Errors that say why a task failed: those that the kernel makes in several places, or that need a longer text.
 
-Each message has what happened, to whom, and what to do about it if anything can be done. Pure functions of records.
+Each message says what happened to which task, and what the user can do about it, if anything. The functions are pure.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def explain_death(actor: ActorRecord) -> exceptions.ActorDiedError:
 
 
 def _get_data(error: tuple[object, ...] | None) -> bytes:
-    """Return the pickle in an encoded error: in every engine it is what stands second."""
+    """Return the pickle in an encoded error: in every engine it is the second element."""
     data = error[1] if error is not None else b""
     return data if isinstance(data, bytes) else b""
 
 
 def explain_lost_call(actor: ActorRecord, task: TaskRecord, death: exceptions.Death) -> exceptions.HocketError:
-    """Return the error of a call that was under way when its actor's process died."""
+    """Return the error of a call that was running when its actor's process died."""
     if task.cancelled:
         return exceptions.TaskCancelledError(f"Call `{task.options.name}` was cancelled, and its actor ended.")
     return exceptions.ActorUnavailableError(
@@ -40,19 +40,19 @@ def explain_lost_call(actor: ActorRecord, task: TaskRecord, death: exceptions.De
 
 
 def explain_crash(task: TaskRecord, death: exceptions.Death) -> exceptions.WorkerCrashedError:
-    """Return the error of a task whose worker died, and that is not tried again."""
+    """Return the error of a task without a further attempt, after its worker died."""
     told = f"The worker (pid {death.pid}) that ran task `{task.options.name}` {death.describe()}"
     kind = exceptions.OutOfMemoryError if death.out_of_memory else exceptions.WorkerCrashedError
     return kind(told + count_tries(task.attempt + 1), death)
 
 
 def count_tries(tries: int) -> str:
-    """Return what to say of how often a task was tried."""
+    """Return the sentence on how many attempts a task had; empty after a single attempt."""
     return f" It was tried {tries} times." if tries > 1 else ""
 
 
 def advise_retries(tries: int) -> str:
-    """Return what to say of a call that was lost, and was tried so often."""
+    """Return the sentence on further attempts at a lost call that had so many."""
     if tries > 1:
         return f"Nobody knows how far the call came; it was tried {tries} times, as max_task_retries allows."
     return "Nobody knows how far the call came; to have calls tried again, set max_task_retries."

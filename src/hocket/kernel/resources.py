@@ -1,7 +1,7 @@
-"""Amounts of CPU, GPU and custom resources, and the pools that they are taken from.
+"""Amounts of CPU, GPU and custom resources, and the pools from which they are taken.
 
-Amounts are whole numbers of 1/10,000 (`UNIT`): fractions such as 0.1 add up exactly, and the granularity is Ray's.
-A *demand* is what a task asks for; a *pool* is what a node, or one bundle of a placement group, has.
+Amounts are whole numbers of 1/10,000 (`UNIT`), as in Ray, so that fractions such as 0.1 add up exactly. A *demand* is
+the amounts that a task asks for; a *pool* is the amounts that a node, or one bundle of a placement group, has.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ UNIT = 10_000
 """How many units make one CPU."""
 
 Demand = tuple[tuple[str, int], ...]
-"""Pairs of name and units, sorted by name, without zeros: hashable, so equal demands can share a queue."""
+"""Pairs of a resource's name and units, sorted by name, without zeros. Hashable: equal demands can share a queue."""
 
 
 def parse_demand(amounts: Mapping[str, float]) -> Demand:
@@ -24,7 +24,7 @@ def parse_demand(amounts: Mapping[str, float]) -> Demand:
 
 
 def format_demand(demand: Demand) -> str:
-    """Return the demand as people write it: ``{CPU: 2, GPU: 0.5, memory: 1.5 GiB}``."""
+    """Return the demand in readable form: ``{CPU: 2, GPU: 0.5, memory: 1.5 GiB}``."""
     return "{" + ", ".join(f"{name}: {_format_amount(name, units / UNIT)}" for name, units in demand) + "}"
 
 
@@ -33,28 +33,28 @@ def _format_amount(name: str, amount: float) -> str:
 
 
 GpuId = int | str
-"""What a GPU is called: its index on the machine, or the name that the user gave it."""
+"""The name of a GPU: its index on the machine, or the name that the user gave it."""
 
 
 class Shape(NamedTuple):
-    """The demands of a task, which decide where it may run. Tasks of one shape are interchangeable to the scheduler."""
+    """The requirements of a task, which decide where it may run. To the scheduler, tasks of one shape are
+    interchangeable."""
 
     demand: Demand
     group_id: int = 0
     """The placement group; 0 is none."""
     bundle_index: int = -1
-    """The bundle in it; -1 is any."""
+    """The bundle in the group; -1 is any."""
     environment: str = ""
-    """The runtime environment, in the form that travels; workers of one do not run tasks of another."""
+    """The runtime environment, in encoded form; a worker runs only tasks of its own environment."""
     only: str = ""
-    """The function with ``max_calls``, which keeps to itself: its workers end after so many runs."""
+    """A function with ``max_calls``, which shares workers with no other: its workers end after so many runs."""
     captures_children: bool = False
-    """Whether what its tasks submit runs in the same placement group."""
+    """Whether tasks that these tasks submit run in the same placement group."""
     nodes: str = ""
-    """Which nodes it may or should run on, in the form that travels (JSON); only engines with several nodes look at
-    it."""
+    """The nodes on which the task may or should run, as JSON; only engines with several nodes use it."""
     leaves_group: bool = False
-    """Whether its tasks run outside of the placement group that captures what is submitted around them."""
+    """Whether the tasks run outside of the placement group that captures other tasks of the same parent."""
 
 
 class Allocation:
@@ -66,7 +66,7 @@ class Allocation:
         self.pool = pool
         self.demand = demand
         self.gpu_ids = gpu_ids
-        #: Whether the CPU share has been given back for the time of a blocking `get`.
+        #: Whether the CPU share is lent for the time of a blocking `get`.
         self.cpu_lent = False
 
     def give_back(self) -> None:
@@ -93,7 +93,8 @@ def _get_units(demand: Demand, name: str) -> int:
 class Pool:
     """A stock of resources.
 
-    Invariant: ``free[name] <= total[name]``. `free` may be negative while a worker that had lent its CPU is back.
+    Invariant: ``free[name] <= total[name]``. `free` is negative while a worker has taken its lent CPU back and others
+    still use it.
     """
 
     __slots__ = ("free", "gpu_free", "total")
@@ -101,7 +102,7 @@ class Pool:
     def __init__(self, total: dict[str, int], free: dict[str, int], gpu_free: dict[GpuId, int]) -> None:
         self.total = total
         self.free = free
-        #: Units left on each GPU, by its name.
+        #: Units left on each GPU, by the GPU's name.
         self.gpu_free = gpu_free
 
     @classmethod
@@ -115,11 +116,11 @@ class Pool:
         return cls(total, dict(total), gpu_free)
 
     def could_fit(self, demand: Demand) -> bool:
-        """Tell whether the demand would fit if nothing else were running."""
+        """Return whether the demand would fit into the full pool."""
         return all(units <= self.total.get(name, 0) for name, units in demand)
 
     def fits(self, demand: Demand) -> bool:
-        """Tell whether the demand fits now."""
+        """Return whether the demand fits now."""
         free = self.free
         for name, units in demand:
             if free.get(name, 0) < units:
@@ -168,7 +169,7 @@ class Pool:
             self.free[name] += units
 
     def _pick_gpus(self, units: int) -> tuple[GpuId, ...] | None:
-        """Return whole GPUs, or one GPU with room for a fraction (the fullest that fits); None if there is none."""
+        """Return whole GPUs, or for a fraction the fullest GPU with room for it; None if there is none."""
         if units == 0:
             return ()
         if units < UNIT:
@@ -180,7 +181,7 @@ class Pool:
 
 
 def all_fit(pool: Pool, bundles: tuple[Demand, ...]) -> bool:
-    """Tell whether the bundles fit the pool together, now."""
+    """Return whether the bundles together fit the pool now."""
     taken: list[Allocation] = []
     try:
         for bundle in bundles:

@@ -1,30 +1,29 @@
-"""The tables of a session, and the five transitions that all its parts share.
+"""The tables of a session, and the transitions that all parts of the kernel share.
 
-`State` is what the kernel knows. The modules beside this one are functions on it, one module for each part, and each
-imports only those before it in this list:
+`State` holds the kernel's data. The modules beside this one are functions on it, one module for each part. Each module
+imports only modules before it in this list:
 
 1. `objects`: values, and the counts that keep them.
-2. `leases`: workers, the resources that they hold, and what they give back.
-3. `direct_calls`: calls straight between workers, as far as the kernel has a hand in them.
-4. `calls`: the rows of calls that stand before an actor.
-5. `streams`: what generators yield.
-6. `actors`: their life from the constructor to the grave.
-   `reach` finds those among them that nobody can reach any more.
+2. `leases`: workers, the resources that they hold, and the tasks that they give back.
+3. `direct_calls`: the kernel's share in calls straight between workers.
+4. `calls`: the queues of calls that wait for an actor.
+5. `streams`: the items that generators yield.
+6. `actors`: the life of an actor from its constructor to its death.
+   `reach` finds the actors that nothing can reach any more.
 7. `placing`: which task goes to which worker, and when.
 8. `groups`: resources reserved together.
-9. `tasks`: the life of a task from `submit` to its end. Here all the others meet.
-10. `losses`: what a dead process leaves behind.
+9. `tasks`: the life of a task from `submit` to its end, which uses all the parts above.
+10. `losses`: the remains of a dead process.
 
 One event runs through many parts, and through some of them twice: a value arrives, a task that waited for it becomes
-ready and is placed, another fails, so its own object has a value, and so on. Downwards a part calls another one by its
-name. Upwards it goes through the abstract methods of `State`, which are few: to make a task ready, to fail it, to hand
-out what has become free, and to let go of an actor. So nobody who reads a part needs more of what is above it than
-these sentences.
+ready and is placed, another task fails, so its own object has a value, and so on. A part calls the parts before it in
+the list by their names. It calls the parts behind it only through the abstract methods of `State`, which are few: to
+make a task ready, to fail it, to hand out free resources, and to release an actor.
 
-They are functions and not classes because no part has a state of its own that the others could leave alone: classes cut
-along the same lines all held each other. And a function of a module costs what a method does, so the cut is free.
+The parts are modules of functions and not classes, because all of them work on the same tables: classes would hold
+references to each other. A function of a module costs no more than a method.
 
-`machine.Kernel` is the whole: it gives the functions that an engine calls one place and one name each.
+`machine.Kernel` gathers the functions that an engine calls.
 """
 
 from __future__ import annotations
@@ -46,17 +45,17 @@ from hocket.kernel.records import (
 )
 
 KEPT_TASKS = 10_000
-"""How many tasks that are over are remembered, for those who look. A guess: some 5 MB, a second or so of tiny tasks."""
+"""How many finished tasks the kernel keeps, for viewers. A guess: some 5 MB, about a second of tiny tasks."""
 
 REMOVED_GROUPS = 1_000
-"""How many removed placement groups are remembered."""
+"""How many removed placement groups the kernel keeps."""
 
 KEPT_ACTORS = 1_000
-"""How many dead actors are remembered."""
+"""How many dead actors the kernel keeps."""
 
 
 class State(abc.ABC):
-    """All that the kernel knows, in tables by id. `machine.Kernel` is the one kind that there is.
+    """The kernel's data, in tables by id. `machine.Kernel` is the only subclass.
 
     Not thread-safe: the engine holds a lock.
     """
@@ -74,72 +73,72 @@ class State(abc.ABC):
     ) -> None:
         #: The machine's resources, and how much of them is free.
         self.pool = resources.Pool.build(node, gpu_ids)
-        #: Turns an exception of ours into a value, whose second part is its pickle; a pure function that the engine
-        #: brings.
+        #: A pure function of the engine's that encodes an exception of ours. The second element of the result is the
+        #: exception's pickle.
         self.encode_error = encode_error
-        #: The encoded None, which a reservation returns.
+        #: The encoded None: the value of a placement group's object once it is reserved.
         self.none_value = none_value
         #: The value at the end of a stream.
         self.end_value = end_value
         #: The first element of encoded errors, and of no other value.
         self.error_mark = error_mark
-        #: Idle workers beyond this many are stopped.
+        #: The most idle workers; the kernel stops further ones.
         self.max_idle_workers = max_idle_workers
-        #: The instructions for the engine, in this order; it takes the list away and leaves an empty one.
+        #: The instructions for the engine, in order; the engine takes the list, and leaves an empty one.
         self.instructions: list[Instruction] = []
-        #: Remote functions by their digest; only the engine adds to it.
+        #: Remote functions by their digest; only the engine adds to them.
         self.functions: dict[bytes, FunctionRecord] = {}
-        #: Objects that somebody needs.
+        #: Objects with a count above zero.
         self.objects: dict[int, ObjectRecord] = {}
         #: Tasks that are not over.
         self.tasks: dict[int, TaskRecord] = {}
         #: Workers that live, or are being started.
         self.workers: dict[int, WorkerRecord] = {}
-        #: Actors that live, and dead ones that somebody has a handle on.
+        #: Living actors, and dead actors with a handle.
         self.actors: dict[int, ActorRecord] = {}
         #: Placement groups that have not been removed, reserved or not.
         self.groups: dict[int, GroupRecord] = {}
-        #: The last ones that have been.
+        #: The groups that were removed last.
         self.removed_groups: deque[GroupRecord] = deque(maxlen=REMOVED_GROUPS)
-        #: Whether a worker may have a task behind a running one; see `leases.find_stalled`.
+        #: Whether a task may wait in a worker's queue behind a running one; see `leases.find_stalled`.
         self.may_stall = False
         #: Living actors by namespace and name.
         self.names: dict[tuple[str, str], ActorRecord] = {}
-        #: Names promised to workers that are about to create the actor.
+        #: Names reserved for processes that are about to create the actor.
         self.name_claims: dict[tuple[str, str], int] = {}
         #: Streams that may still be read, by the ids of their tasks.
         self.streams: dict[int, StreamRecord] = {}
-        #: Tasks that wait for a worker, by shape; the shape that has waited for its turn longest comes first.
+        #: Tasks that wait for a worker, by shape. The shape that has waited longest for its turn comes first.
         self.queues: dict[resources.Shape, deque[TaskRecord]] = {}
-        #: Workers that hold resources of a shape. No shape is in it without a worker.
+        #: Workers that hold resources of a shape, by shape; only shapes with a worker.
         self.leases: dict[resources.Shape, dict[int, WorkerRecord]] = {}
-        #: Workers that hold nothing, the one that has been idle for longest first.
+        #: Workers that hold nothing; the worker that has been idle for longest comes first.
         self.idle: list[WorkerRecord] = []
-        #: Groups that wait for their resources, in the order of their making.
+        #: Groups that wait for their resources, in the order of their creation.
         self.pending_groups: list[GroupRecord] = []
-        #: The last tasks that are over, oldest first, without their arguments.
+        #: The last finished tasks, oldest first, without their arguments.
         self.closed_tasks: deque[TaskRecord] = deque(maxlen=KEPT_TASKS)
-        #: The last actors that were forgotten, oldest first.
+        #: The last actors that left `actors`, oldest first.
         self.closed_actors: deque[ActorRecord] = deque(maxlen=KEPT_ACTORS)
-        #: No id is used twice.
+        #: The id of the next worker; no id is used twice.
         self.next_worker_id = 1
-        #: How many workers died before they started a task that they had been sent, by the task.
+        #: By task: how many workers died that had the task and had not started it.
         self.early_deaths: dict[int, int] = {}
-        #: Values that have come and the tasks that wait for them, while the first of them is being served.
+        #: Values that have come, with the tasks that wait for them, while `objects.store` serves the first of them.
         self.to_serve: deque[tuple[list[TaskRecord], tuple[object, ...], bool]] = deque()
         self.is_serving = False
-        #: Objects that freed values referred to, while the first of these is being freed.
+        #: Objects that freed values referred to, while `objects` frees the first of these values.
         self.to_release: list[int] = []
         self.is_releasing = False
-        #: Errors of tasks that nobody has fetched: the task's name, its id, and the encoded error, by the error's
-        #: identity. All objects of a task, and those that depend on it, have one error.
+        #: Errors that no program has fetched: the task's name, its id, and the encoded error, by the error's identity.
+        #: All objects of a task, and of the tasks that depend on it, share one error.
         self.unfetched: dict[int, tuple[str, int, tuple[object, ...]]] = {}
-        #: Objects without a value whose value somebody asked for together with one that is an error.
+        #: Objects without a value that a `get` asked for, when it raised the error of another object.
         self.asked: set[int] = set()
 
     @abc.abstractmethod
     def make_ready(self, task: TaskRecord) -> None:
-        """A task has all its arguments, or is to be tried again: let it run as soon as it may."""
+        """Let a task run as soon as it may: it has all its arguments, or gets another attempt."""
 
     @abc.abstractmethod
     def fail_with(self, task: TaskRecord, error: tuple[object, ...]) -> None:
@@ -151,12 +150,12 @@ class State(abc.ABC):
 
     @abc.abstractmethod
     def abandon(self, task: TaskRecord) -> None:
-        """Nobody reads this generator any more."""
+        """Cancel a generator that no reader can reach any more."""
 
     @abc.abstractmethod
     def dispatch(self) -> None:
-        """Start whatever fits now. Called when resources or workers became free."""
+        """Start all tasks that fit now. Called when resources or workers become free."""
 
     @abc.abstractmethod
     def forget_actor(self, actor: ActorRecord) -> None:
-        """The last handle on an actor is gone."""
+        """Note that the last handle on an actor is gone."""

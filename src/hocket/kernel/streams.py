@@ -1,18 +1,16 @@
 """Streams: the items that generators yield.
 
-Each item is an object. The stream holds one count on each item until its reader takes it, in order, and then the count
-is the reader's. The object at the place that comes next exists already, so that it can be waited for: it becomes an
-item, the error that ended the generator, or `State.end_value`. After an error comes the end, so every stream ends the
-same way.
+**Items.** Each item is an object. The stream holds one count on each item. The reader takes the items in order, and
+with each item its count. The object at the next index exists already, so that the reader can wait for it: it becomes an
+item, the error that ended the generator, or `State.end_value`. After an error comes the end: every stream ends alike.
 
-An item stays until it is taken, so a generator that runs far ahead of its reader asks (`pause`) and waits. It is
-answered once, as soon as the reader has come so far, with how far that is. No message goes to a generator that has not
-asked: one that is only about to start, after its worker's death, would not hear it, and wait for ever. So each attempt
-asks for itself, and a message to an earlier one need not reach it. A generator that nobody can read any more is
-cancelled (`State.abandon`).
+**Back-pressure.** An item stays until the reader takes it. A generator that runs far ahead of its reader sends a
+request (`pause`) and waits. The kernel answers once, when the reader has taken enough items, with their number. It
+sends no answer without a request: a generator about to start after its worker's death would miss it, and wait for ever.
+So each attempt sends its own request, and answers to earlier attempts may be lost.
 
-A generator that is tried again yields from the start. What an earlier attempt has yielded is there already, and the new
-one is dropped: the reader sees each place once.
+**Ends.** The kernel cancels a generator that no reader can reach any more (`State.abandon`). Another attempt of a
+generator yields from the start: items that an earlier attempt has yielded are dropped, so the reader sees each once.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from hocket.kernel.state import State
 
 
 def open_stream(kernel: State, task: TaskRecord) -> None:
-    """A generator was submitted: its first place exists from now on."""
+    """Make the stream of a new generator task, and the object of its first item."""
     task.stream = kernel.streams[task.id] = StreamRecord(task.id)
     _add_place(kernel, task.stream, task)
 
@@ -32,7 +30,7 @@ def open_stream(kernel: State, task: TaskRecord) -> None:
 def yield_item(
     kernel: State, worker: WorkerRecord, task_id: int, index: int, value: tuple[object, ...], contained: tuple[int, ...]
 ) -> None:
-    """A generator has yielded the item at this place; one that an earlier attempt yielded already is dropped."""
+    """Store the item that a generator has yielded at this index; drop it if an earlier attempt has yielded the item."""
     task = worker.inflight.get(task_id)
     stream = task.stream if task is not None else None
     if stream is None or task_id not in kernel.streams or index != stream.produced:
@@ -43,7 +41,7 @@ def yield_item(
 
 
 def take_item(kernel: State, task_id: int, index: int, holder: int = records.DRIVER) -> int:
-    """Hand the stream's count on an item to a reader, who has read those before it. Returns the item's id."""
+    """Hand the stream's count on an item to its reader, which has read the items before; return the item's id."""
     stream = kernel.streams[task_id]
     stream.taken = index + 1
     stream.read = index
@@ -59,7 +57,7 @@ def take_item(kernel: State, task_id: int, index: int, holder: int = records.DRI
 
 
 def pause(kernel: State, worker: WorkerRecord, task_id: int, wanted: int) -> None:
-    """A generator has run far ahead of its reader, and waits until so many items have been taken."""
+    """Note that a generator waits until its reader has taken `wanted` items."""
     stream = kernel.streams.get(task_id)
     if stream is not None and task_id in worker.inflight:
         stream.wanted = wanted
@@ -67,8 +65,7 @@ def pause(kernel: State, worker: WorkerRecord, task_id: int, wanted: int) -> Non
 
 
 def lift_bound(kernel: State, task_id: int) -> None:
-    """Somebody waits for the generator's end: it is not to wait for a reader, unless its options say how far it may
-    go."""
+    """Let a generator run without a bound, because a caller waits for its end; a bound in its options still holds."""
     stream = kernel.streams.get(task_id)
     if stream is not None:
         stream.is_unbounded = True
@@ -76,7 +73,7 @@ def lift_bound(kernel: State, task_id: int) -> None:
 
 
 def _let_go_on(kernel: State, stream: StreamRecord) -> None:
-    """Answer a generator that waits, if it may go on."""
+    """Answer a paused generator if it may go on."""
     task = kernel.tasks.get(stream.task_id)
     if not stream.wanted or task is None or task.worker is None:
         return
@@ -88,13 +85,13 @@ def _let_go_on(kernel: State, stream: StreamRecord) -> None:
 
 
 def end_stream(kernel: State, stream: StreamRecord) -> None:
-    """The generator has returned."""
+    """End the stream of a generator that has returned."""
     if stream.task_id in kernel.streams:
         _fill_place(kernel, stream, kernel.end_value, (), False)
 
 
 def fail_stream(kernel: State, stream: StreamRecord, error: tuple[object, ...]) -> None:
-    """The last item is the error; then the stream ends."""
+    """Store an error as the last item, then end the stream."""
     if stream.task_id in kernel.streams:
         _fill_place(kernel, stream, error, (), True)
         _add_place(kernel, stream, None)
@@ -110,7 +107,7 @@ def _add_place(kernel: State, stream: StreamRecord, task: TaskRecord | None) -> 
 def _fill_place(
     kernel: State, stream: StreamRecord, value: tuple[object, ...], contained: tuple[int, ...], failed: bool
 ) -> None:
-    """Give the next item its value. Its reader may have taken and dropped it already."""
+    """Give the next item its value; free the value if the reader has taken and dropped the item already."""
     item_id = ids.build_item_id(stream.task_id, stream.produced)
     record = kernel.objects.get(item_id)
     stream.produced += 1

@@ -1,16 +1,15 @@
-"""The life of a task, from `submit` to its end. Here all parts of the kernel meet.
+"""The life of a task, from `submit` to its end, through all parts of the kernel.
 
-`submit` makes its objects; it then waits for its arguments, is ready, and runs. It ends when a worker returns its
-values (`finish`) or when it fails for good (`fail_with`); until then it may be tried again (`retry`). Whatever the end,
-its objects have a value afterwards, its arguments are released, and its worker has its next work.
+`submit` makes a task's objects. The task then waits for its arguments, is ready, and runs. It ends when a worker
+returns its values (`finish`), or when it fails for good (`fail_with`); until then it may get further attempts
+(`retry`). After each end its objects have values, its arguments are released, and its worker has its next task.
 
-Constructors and calls of methods go the same way. What is different for these is in `actors` and `calls`.
+Constructors and calls of methods go the same way; `actors` and `calls` have the differences.
 
-Tasks that are over are remembered for those who look (`State.closed_tasks`), with all that failed or took long, and a
-sample of the others.
+Finished tasks are kept for viewers (`State.closed_tasks`): all that failed or took long, and a sample of the others.
 
-`submit`, `make_ready`, `finish` and what they call are the hot path: a task passes through in some 5 us, and whatever
-is added here is paid by each.
+`submit`, `make_ready`, `finish` and the functions that they call are the hot path. They take some 5 us for each task,
+and each task pays for every addition.
 """
 
 from __future__ import annotations
@@ -24,29 +23,29 @@ from hocket.kernel.records import ActorState, ObjectRecord, TaskKind, TaskRecord
 from hocket.kernel.state import State
 
 SHORT_SECONDS = 0.001
-"""A run shorter than this is one of very many, or of no interest."""
+"""A run shorter than this is short: it is one of very many, or of no interest."""
 
 KEPT_RUNS = 1_000
-"""So many short runs of a function are all remembered; of those that follow, one in `KEPT_EVERY`. At 100,000 tasks a
-second remembering each would cost 5 % (measured), and 10,000 of them would be a tenth of a second's. All are
-counted."""
+"""How many short runs of a function are all kept; of later ones, one in `KEPT_EVERY` is. At 100,000 tasks a second, to
+keep each would cost 5 % (measured), and 10,000 of them are only a tenth of a second. All runs are counted."""
 
 KEPT_EVERY = 64
-"""A power of two."""
+"""One in so many short runs is kept; a power of two."""
 
 MOST_ASKED = 100_000
-"""So many objects are remembered that were asked for in vain. A guess: some megabytes."""
+"""The most objects in `State.asked`. A guess: some megabytes."""
 
 MOST_UNFETCHED = 1_000
-"""So many errors are remembered that nobody has fetched. A guess: some kilobytes each."""
+"""The most errors in `State.unfetched`. A guess: some kilobytes each."""
 
 
 def submit(kernel: State, task: TaskRecord) -> None:
-    """Take a task in. Its objects exist from now on, with one reference each for the caller."""
+    """Register a task, and run it as soon as it may. Make its objects, each with one reference of the caller."""
     kernel.tasks[task.id] = task
     known = kernel.objects
     caller = task.caller
     returns = task.options.num_returns
+    # `abs`, because a generator (-1) has one object, too, which stands for its stream.
     for object_id in (task.id,) if returns == 1 else range(task.id, task.id + abs(returns)):
         record = known[object_id] = ObjectRecord(object_id, task)
         if caller:
@@ -72,7 +71,7 @@ def submit(kernel: State, task: TaskRecord) -> None:
 
 
 def _depend(kernel: State, task: TaskRecord) -> tuple[object, ...] | None:
-    """Let the task wait for its arguments; return the error of one that has failed already."""
+    """Let the task wait for its arguments; return the error of the first that has failed already, or None."""
     failed_value = None
     for object_id in task.dependencies:
         record = kernel.objects[object_id]
@@ -88,7 +87,7 @@ def _depend(kernel: State, task: TaskRecord) -> tuple[object, ...] | None:
 
 
 def make_ready(kernel: State, task: TaskRecord) -> None:
-    """It has all its arguments, or is to be tried again: let it run as soon as it may."""
+    """Let a task run as soon as it may: it has all its arguments, or gets another attempt."""
     task.state = TaskState.READY
     if task.kind == TaskKind.CALL:
         actor = task.actor
@@ -106,7 +105,7 @@ def make_ready(kernel: State, task: TaskRecord) -> None:
     if queue is None:
         queue = kernel.queues[shape] = deque()
     queue.append(task)
-    if len(queue) == 1:
+    if len(queue) == 1:  # else the head of the queue has already found no room
         placing.dispatch_shape(kernel, shape, queue)
 
 
@@ -118,10 +117,10 @@ def finish(
     values: list[tuple[tuple[object, ...], tuple[int, ...]]],
     started: float = 0.0,
 ) -> None:
-    """The worker returned the values of a task, each with the ids of the objects that it refers to. Some may be
-    errors."""
+    """Store the values that a worker returned for a task, and give the worker its next task. Each value comes with the
+    ids of the objects to which it refers. Some values may be errors."""
     task = worker.inflight.pop(task_id, None)
-    if task is None:  # its actor was killed meanwhile
+    if task is None:  # the actor was killed meanwhile
         objects.drop_values(kernel, task_id, values)
         return
     function = task.function
@@ -144,11 +143,11 @@ def finish(
         record = known.get(object_id)
         if record is None:
             kernel.instructions.append(Free(object_id, value))
-        elif record.value is not None:  # an actor that is built again has its value already
+        elif record.value is not None:  # the object of an actor that was built again has its value already
             pass
         elif contained or record.watchers is not None or record.dependents is not None:
             objects.store(kernel, record, value, contained, value[0] == mark)
-        else:
+        else:  # the usual case, spared the call of `store`
             record.value, record.failed, record.task = value, value[0] == mark, None
         object_id += 1
     if task.stream is not None:
@@ -170,7 +169,8 @@ def fail(
     started: float = 0.0,
     seconds: float = 0.0,
 ) -> None:
-    """The user's code raised; `retryable` says whether its options ask for another try of this exception."""
+    """Handle an exception of the user's code: try the task again, or give its objects the error. `retryable` says
+    whether the task's options ask for another attempt after this exception."""
     task = worker.inflight.pop(task_id, None)
     if task is None:
         return
@@ -189,8 +189,8 @@ def fail(
 
 
 def retry(kernel: State, task: TaskRecord) -> None:
-    """Try it once more."""
-    if task.retries_left > 0:
+    """Give a task another attempt."""
+    if task.retries_left > 0:  # -1 is without limit, and stays so
         task.retries_left -= 1
     task.attempt += 1
     if task.kind == TaskKind.CALL:
@@ -209,7 +209,7 @@ def fail_with(kernel: State, task: TaskRecord, error: tuple[object, ...]) -> Non
     if task.state == TaskState.DONE:
         return
     if task.kind == TaskKind.CREATION and task.actor is not None and task.actor.state != ActorState.DEAD:
-        actors.bury_constructor(kernel, task, error)
+        actors.bury_constructor(kernel, task, error)  # the errors of the actor's calls contain this error
     actors.leave_row(kernel, task)
     _note_unfetched(kernel, task, error)
     _close_task(kernel, task)
@@ -222,7 +222,7 @@ def fail_with(kernel: State, task: TaskRecord, error: tuple[object, ...]) -> Non
 
 
 def _note_unfetched(kernel: State, task: TaskRecord, error: tuple[object, ...]) -> None:
-    """Remember an error until somebody fetches it; but none of a cancelled task, or one that somebody fetched."""
+    """Keep an error until a program fetches it; but no error of a cancelled task, and none that is fetched already."""
     if task.cancelled or task.options.is_own or len(kernel.unfetched) >= MOST_UNFETCHED:
         return
     for object_id in range(task.id, task.id + max(1, task.options.num_returns)):
@@ -233,7 +233,7 @@ def _note_unfetched(kernel: State, task: TaskRecord, error: tuple[object, ...]) 
 
 
 def note_fetched(kernel: State, error: tuple[object, ...] | None, actor_id: int = 0) -> None:
-    """Forget an error that somebody has fetched; with it that of the constructor of the actor that it names."""
+    """Drop an error that a program has fetched, and the error of the constructor of the actor that it names."""
     kernel.unfetched.pop(id(error), None)
     if actor_id:
         for key in [key for key, (_, task_id, _) in kernel.unfetched.items() if task_id == actor_id]:
@@ -241,7 +241,7 @@ def note_fetched(kernel: State, error: tuple[object, ...] | None, actor_id: int 
 
 
 def note_asked(kernel: State, object_ids: Iterable[int]) -> None:
-    """Hear that somebody has asked for all of these, and got the error of one."""
+    """Note that a program asked for all these objects, and got the error of one."""
     for object_id in object_ids:
         record = kernel.objects.get(object_id)
         if record is not None and record.failed:
@@ -259,7 +259,7 @@ def note_direct_call(
     seconds: float,
     error_type: str | None,
 ) -> None:
-    """Remember a call that went from worker to worker, and is over; for those who look."""
+    """Keep a finished direct call between workers, for viewers."""
     task = TaskRecord(task_id, None, None, (), (), options, task_id >> 40, 0, TaskKind.CALL)
     task.state = TaskState.DONE
     task.actor = worker.actor
@@ -278,12 +278,12 @@ def _close_task(kernel: State, task: TaskRecord, is_kept: bool = True) -> None:
             task.runs = task.function.runs
         kernel.closed_tasks.append(task)
     actor = task.actor
-    if actor is None or actor.creation is not task:  # else its arguments are needed again
+    if actor is None or actor.creation is not task:  # else a restart needs the arguments again
         if task.args is not None or task.dependencies or task.borrowed:
             objects.release_arguments(kernel, task)
-        task.function = None  # it may be remembered for longer than anybody can call the function
+        task.function = None  # `closed_tasks` may keep the task for longer than a program can call the function
     if task.kind == TaskKind.CALL and actor is not None:
-        record = kernel.objects.get(actor.id)
+        record = kernel.objects.get(actor.id)  # the call's count on its actor ends with it
         if record is not None and record.count > 1:
             record.count -= 1
         else:
@@ -291,10 +291,10 @@ def _close_task(kernel: State, task: TaskRecord, is_kept: bool = True) -> None:
 
 
 def cancel(kernel: State, object_id: int, *, force: bool, recursive: bool) -> None:
-    """Cancel the task that makes the object; nothing happens if it is there already."""
+    """Cancel the task that makes the object; do nothing if the object has its value already."""
     record = kernel.objects.get(object_id)
     task = record.task if record is not None else None
-    if record is not None and task is None and record.value is None:  # it comes to a worker by a direct call
+    if record is not None and task is None and record.value is None:  # a direct call brings the value to a worker
         for worker in kernel.workers.values():
             if object_id in worker.promised:
                 kernel.instructions.append(Cancel(worker, object_id, recursive))
@@ -304,14 +304,13 @@ def cancel(kernel: State, object_id: int, *, force: bool, recursive: bool) -> No
 
 
 def abandon(kernel: State, task: TaskRecord) -> None:
-    """Nobody reads this generator any more: what it still yields is for nobody, so it gives back what it holds."""
+    """Cancel a generator that no reader can reach any more, so that it releases its worker and arguments."""
     if task.state != TaskState.DONE and not task.cancelled:
         _cancel_task(kernel, task, force=False, recursive=False)
 
 
 def cancel_children(kernel: State, parent: int, *, force: bool = False) -> None:
-    """Cancel what a task or call has submitted and is not over: tasks, calls on actors, and what these have
-    submitted."""
+    """Cancel the unfinished tasks and calls that a task or call has submitted, and those that these have submitted."""
     for child in [child for child in kernel.tasks.values() if child.parent == parent]:
         if child.kind != TaskKind.CREATION and child.state != TaskState.DONE:
             _cancel_task(kernel, child, force=force, recursive=True)
@@ -320,7 +319,7 @@ def cancel_children(kernel: State, parent: int, *, force: bool = False) -> None:
 def _cancel_task(kernel: State, task: TaskRecord, *, force: bool, recursive: bool) -> None:
     task.cancelled = records.ALONE if not recursive else records.BY_FORCE if force else records.WITH_CHILDREN
     worker = task.worker
-    # One that has never run has no children. To look for them takes time in proportion to all tasks.
+    # A task that has never run has no children. A search for them takes time in proportion to all tasks.
     has_run = worker is not None or task.retries_left != task.options.max_retries or task.retries_left < 0
     if worker is None:
         fail_exception(kernel, task, reasons.explain_cancelled(task))

@@ -1,10 +1,10 @@
-"""Meshes of devices, layouts of tensors on them, and values that are spread so.
+"""Meshes of devices, layouts of tensors on them, and tensors with such layouts.
 
-`meshes` and `layouts` describe, `relayouts` computes what it takes to go from one layout to another: none of them needs
-a framework. `tensors` says what a spread value is, `operations` makes and asks them, `variables` can be assigned to and
-`datasets` bring batches. `trees` spreads all values of a model, by a map of `layout_maps`; `checkpoints` keeps them,
-`manifests` tell what a checkpoint has, and `pictures` shows which device holds what. What frameworks do is in
-`backends`, behind its contract. `tensorflow`, which is imported by those who use it, sets up TensorFlow's own meshes.
+`meshes` and `layouts` describe devices and tensors, and `relayouts` plans the way from one layout to another; these
+modules need no framework. `tensors` has the class of values on a mesh, `operations` makes and inspects such values,
+`variables` can be assigned to, and `datasets` yield batches. `trees` spreads all values of a model by `layout_maps`.
+`checkpoints` saves and loads values, with `manifests` of their files, and `pictures` draws the parts of a value.
+Frameworks plug in through `backends`. `tensorflow`, which users import explicitly, sets up TensorFlow's own meshes.
 """
 
 import typing as _typing

@@ -1,13 +1,11 @@
 """Checkpoints of values on meshes: folders that any mesh, number of devices and framework can read.
 
-- ``<save>-<n>.safetensors``: the parts that device ``n`` has and no device before it. A part that several devices have
-  is written once.
-- ``manifest.json``: for each value its shape, its dtype and where each part lies; each file's digest. It is replaced
-  last, by a rename, so a reader finds this checkpoint or the one before. Files that it does not name are what an
-  interrupted save has left; the next save removes them.
+- ``<save>-<n>.safetensors``: the parts whose first holder is device ``n``, so each part is written once.
+- ``manifest.json``: each value's shape, dtype and places of parts; each file's digest. It is replaced last, by a
+  rename, so a reader finds this checkpoint or the previous one. Files that it does not name come from an interrupted
+  save; the next save removes them.
 
-A value is put together of the parts that a device needs, and no others are read. `export` writes one ordinary file of
-safetensors instead.
+Loading reads only the parts that a device needs. `export` writes one ordinary safetensors file instead.
 """
 
 from __future__ import annotations
@@ -32,12 +30,12 @@ from hocket.stores import local_files
 from hocket.stores import manifests as noted
 
 _OURS: Final = re.compile(r"[0-9a-f]{8}-\d+\.safetensors|manifest\.json\.(tmp|[0-9a-f]{8})|\.tmp\w+")
-"""Names of what a save writes before its manifest; the last are safetensors' own, of files that are not whole."""
+"""Names of files that a save writes before its manifest. The last pattern is safetensors' own, for incomplete files."""
 _DTYPES: Final = frozenset(
     [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
     + ["bool", "float16", "bfloat16", "float32", "float64", "complex64"]
 )
-"""What safetensors brings back to numpy as it was."""
+"""The types that safetensors returns to numpy unchanged."""
 
 StrPath: TypeAlias = str | os.PathLike[str]
 Array: TypeAlias = npt.NDArray[Any]
@@ -50,15 +48,15 @@ def save(tree: object, path: StrPath) -> Path:
     """Write the values of a model into a folder, each part once; return its path.
 
     Args:
-        tree: The values, as the framework nests them, or a module of PyTorch, or one of its optimizers: what it keeps,
+        tree: The values, in the framework's structure; or a module of PyTorch; or one of its optimizers, with its state
             and the settings that schedules change. Arrays on no mesh are saved, too.
-        path: A folder that does not exist, is empty, or is such a checkpoint, which is replaced: a reader finds the old
-            one or the new one, whenever this process is killed.
+        path: A folder that does not exist, is empty, or is such a checkpoint, which is replaced. A reader finds the old
+            checkpoint or the new one, even if this process is killed.
 
     Raises:
-        FileExistsError: The path is something else.
+        FileExistsError: The path exists, and is no checkpoint of a mesh.
         ImportError: safetensors is missing.
-        OSError: It cannot be written there. What was there still is.
+        OSError: The checkpoint cannot be written there. The previous content is unchanged.
         TypeError: A value is no array of numbers, or has a type that safetensors does not know.
         ValueError: Two values have one name, or the processes do not save the same values to the same place.
 
@@ -104,7 +102,7 @@ def save(tree: object, path: StrPath) -> Path:
 
 
 def _flatten(tree: object, backend: contract.Backend) -> list[tuple[str, object]]:
-    """Return the values with their names, of which no two are the same."""
+    """Return the values with their names; raise if two names are equal."""
     named, _ = backend.flatten(tree)
     seen: set[str] = set()
     for name, _ in named:
@@ -135,10 +133,10 @@ def _describe(what: Mapping[str, object] | None) -> str:
 
 @contextlib.contextmanager
 def _agreed(backend: contract.Backend) -> Iterator[list[Any]]:
-    """Do something in all processes; raise in all of them if one of them raises.
+    """Run a block in all processes; raise in all of them if the block raises in one.
 
     Yields:
-        A list: what a process has put there in the block, and after the block what all have.
+        A list for the process's results. After the block it holds the results of all processes.
     """
     found: list[Any] = []
     try:
@@ -154,18 +152,18 @@ def _agreed(backend: contract.Backend) -> Iterator[list[Any]]:
 
 
 def export(tree: object, path: StrPath) -> Path:
-    """Write all values, whole, into one file of safetensors, which every framework's loader reads; return its path.
+    """Write all values, whole, into one safetensors file, which every framework's loader reads; return its path.
 
-    It takes the memory of the whole model. Values are called as they are for `distribute`: ``"params/Dense_0/kernel"``.
+    The export takes the memory of the whole model. Names are those of `distribute`: ``"params/Dense_0/kernel"``.
 
     Args:
-        tree: The values, as the framework nests them.
-        path: The file; it is replaced at once.
+        tree: The values, in the framework's structure.
+        path: The file; it is replaced atomically.
 
     Raises:
         ImportError: safetensors is missing.
-        OSError: It cannot be written there.
-        TypeError: As `save`.
+        OSError: The file cannot be written there.
+        TypeError: As for `save`.
     """
     addresses.refuse(path, "A file's path")
     target = Path(path)
@@ -187,7 +185,7 @@ def export(tree: object, path: StrPath) -> Path:
 
 
 def _find_backend(tree: object) -> contract.Backend:
-    """Return the backend of a value; if none is a framework's, of one that is imported."""
+    """Return the backend of a tree of values; if no value belongs to a framework, that of the default framework."""
     left = [tree]
     while left:
         one = left.pop()
@@ -206,7 +204,7 @@ def _find_backend(tree: object) -> contract.Backend:
 def _place(
     name: str, leaf: object, backend: contract.Backend, files: dict[int, dict[str, Array]]
 ) -> tuple[dict[str, Any], list[tuple[int, Any]]]:
-    """Say which device's file has which part of a value, of those of this process, and put the parts there."""
+    """Add this process's parts of a value to the files by device; return the value's description, and the places."""
     if isinstance(leaf, tensors.DTensor) and leaf.layout.partial:
         leaf = operations.relayout(leaf, leaf.layout.with_partial(()))
     if not isinstance(leaf, tensors.DTensor):
@@ -242,7 +240,7 @@ def _check_array(name: str, value: object, backend: contract.Backend) -> Array:
 
 
 def _list_old(target: Path) -> list[Path]:
-    """Return the files that a new checkpoint makes superfluous: of the one that is there, and of interrupted saves."""
+    """Return the files that a new checkpoint makes superfluous, from the old checkpoint and interrupted saves."""
     if not target.exists():
         return []
     found = list(target.iterdir()) if target.is_dir() else [target]
@@ -265,26 +263,26 @@ def _import_safetensors(name: str) -> Any:
 def load(
     path: StrPath, layout_map: layout_maps.LayoutMap | None = None, *, like: object = None, verify: bool = True
 ) -> Any:
-    """Read the values of a checkpoint onto a mesh, which need not be the one that they were saved from.
+    """Read the values of a checkpoint onto a mesh, which may differ from the mesh that they were saved from.
 
     Args:
         path: The folder.
-        layout_map: How they are spread. Default: as the values of `like` are; those that are no DTensors, replicated.
-        like: What the values are nested in: a model's values, or what has their shapes, such as
-            ``jax.eval_shape(model.init, ...)``; or a module of PyTorch, which gets them, as with `distribute`, or an
-            optimizer, which has taken steps or none. Default: a dict by names.
+        layout_map: The layouts of the values. Default: those in `like`; its other values are replicated.
+        like: The structure to fill: a model's values, or objects with their shapes, such as
+            ``jax.eval_shape(model.init, ...)``; or a module of PyTorch, which is filled as by `distribute`; or an
+            optimizer, which may have taken steps or none. Default: a dict by names.
         verify: Whether to compare all files with their digests first, which reads them whole.
 
     Returns:
-        DTensors, nested as `like` is; bit for bit what was saved.
+        DTensors in the structure of `like`, with exactly the saved bits.
 
     Raises:
-        CheckpointDamagedError: A file is not what was written, or gone.
-        FileNotFoundError: It is no checkpoint.
+        CheckpointDamagedError: A file differs from the one that was written, or is gone.
+        FileNotFoundError: The path is no checkpoint.
         ImportError: safetensors is missing.
         TypeError: No layout is known.
-        ValueError: A value is missing, is in the checkpoint and not in `like`, has another shape or type, or does not
-            fit its layout.
+        ValueError: A value of `like` is missing in the checkpoint, or one of the checkpoint in `like`; or a value has
+            another shape or type, or does not fit its layout.
     """
     addresses.refuse(path, "A checkpoint's path")
     saved, opened = _open(Path(path), verify=verify)
@@ -295,7 +293,7 @@ def load(
 def _find_targets(
     saved: Mapping[str, manifests.Saved], layout_map: layout_maps.LayoutMap | None, like: object
 ) -> tuple[list[tuple[str, layouts.Layout]], Any]:
-    """The layout of each value, and what makes the result of the values."""
+    """Return the layout of each value, and the function that builds the result from the values."""
     if layout_map is None and like is None:
         raise TypeError("load() needs to know how values are spread. Give it a layout_map, or like=, with DTensors.")
     if like is None:
@@ -334,7 +332,7 @@ def _check_same(saved: Mapping[str, manifests.Saved], named: Sequence[tuple[str,
 
 def _name_dtype(value: object) -> str:
     found = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
-    return str(found).rpartition(".")[2]  # torch's are called torch.float32
+    return str(found).rpartition(".")[2]  # torch's names are like torch.float32
 
 
 def _read_value(
@@ -359,7 +357,7 @@ def _read_value(
 
 
 def _read_place(name: str, saved: manifests.Saved, place: manifests.Place, files: Mapping[str, Any]) -> Array:
-    """Put together what lies at a place of the whole."""
+    """Return a region of a value, put together from the parts in the files."""
     whole = np.empty([one.stop - one.start for one in place], tensors.find_dtype(saved.dtype))
     filled = 0
     for part in saved.parts:
@@ -381,14 +379,14 @@ def _read_place(name: str, saved: manifests.Saved, place: manifests.Place, files
 
 
 def _move(place: Sequence[slice], origin: manifests.Place) -> manifests.Place:
-    """Say where a place lies in what begins at another one."""
+    """Return a place relative to the beginning of another one."""
     return tuple(
         [slice(one.start - other.start, one.stop - other.start) for one, other in zip(place, origin, strict=True)]
     )
 
 
 def _open(path: Path, *, verify: bool) -> tuple[dict[str, manifests.Saved], dict[str, object]]:
-    """Return what a checkpoint has, and its files, opened."""
+    """Return a checkpoint's values, and its opened files."""
     while True:
         text, saved, digests = manifests.read(path)
         try:

@@ -16,18 +16,18 @@ Structure: TypeAlias = Any
 
 @final
 class DTensorDataset:
-    """Goes through batches, each spread over a mesh as it comes.
+    """An iterable of batches, each spread over a mesh.
 
     Args:
-        dataset: What to go through, again and again: an iterable of rows, or of whole batches. A row or batch is an
-            array, or a tuple, list or dict of arrays.
+        dataset: An iterable of rows, or of whole batches, that can be iterated repeatedly. A row or batch is an array,
+            or a tuple, list or dict of arrays.
         mesh: The mesh.
-        layouts: How a batch is spread: a layout, or a structure of them like a batch.
-        global_batch_size: How many rows a batch has, in all devices together.
-        dataset_already_batched: Whether `dataset` has batches, of any one size: they are cut or put together to
-            `global_batch_size`. Default: it has rows.
-        batch_dim: The mesh axis that cuts the rows; for its check only. Default: what the layouts say.
-        prefetch: How many batches are spread ahead of the one that is used. Default: none.
+        layouts: The layout of a batch: a layout, or a structure of layouts like a batch.
+        global_batch_size: The number of rows in a batch, over all devices.
+        dataset_already_batched: Whether `dataset` yields batches, of any one size: they are cut or joined to
+            `global_batch_size`. Default: it yields rows.
+        batch_dim: The mesh axis that cuts the rows; used only to check the batch size. Default: no check.
+        prefetch: The number of batches that are spread ahead of the current batch. Default: none.
 
     Rows at the end that fill no batch are left out.
 
@@ -84,7 +84,7 @@ class DTensorDataset:
         yield from ready
 
     def _cut(self) -> Iterator[Structure]:
-        """Batches of the right size."""
+        """Yield batches of the right size."""
         held: list[Structure] = []
         count = 0
         for given in self._dataset:
@@ -105,7 +105,7 @@ def _check_layout(layout: object, mesh: meshes.Mesh) -> None:
 
 
 def _map(function: Callable[..., object], one: Structure, *others: Structure) -> Structure:
-    """Call a function with the arrays of structures that are alike, place by place."""
+    """Call a function with the arrays at each place of structures of the same form; return a structure of results."""
     if isinstance(one, Mapping):
         return {name: _map(function, part, *(other[name] for other in others)) for name, part in one.items()}
     if isinstance(one, (tuple, list)):

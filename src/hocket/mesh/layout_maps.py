@@ -1,4 +1,4 @@
-"""Which parameter is spread how: regular expressions on their names."""
+"""Layout maps: they assign layouts to parameters, by regular expressions on the parameters' names."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import TypeAlias, final
 from hocket.mesh import layouts, meshes
 
 Rule: TypeAlias = layouts.Layout | Sequence[layouts.Spec]
-"""What a rule says: a layout, or one spec for each dim."""
+"""The layout in a rule: a layout, or one spec for each dim."""
 
 
 @final
 class LayoutMap(MutableMapping[str, layouts.Layout]):
-    """Layouts by regular expressions that match whole names of parameters. What no expression matches is replicated.
+    """Layouts by regular expressions that match whole names of parameters. Other parameters are replicated.
 
-    Names and rules are those of ``keras.distribution.LayoutMap``: a name that is a key itself has that layout; else
-    exactly one expression may match it.
+    Names and rules are those of ``keras.distribution.LayoutMap``: a parameter whose name is itself a key has that key's
+    layout. Otherwise at most one expression may match the name.
 
     Args:
         mesh: The mesh of all layouts.
-        rules: The first rules; others are set as a dict's items are. None by default.
+        rules: The first rules; add others like items of a dict. Default: none.
 
     Raises:
         re.error: A key is no regular expression.
@@ -65,10 +65,10 @@ class LayoutMap(MutableMapping[str, layouts.Layout]):
         return layout
 
     def match(self, name: str) -> layouts.Layout | None:
-        """Return the layout of the rule for a name; None if there is none.
+        """Return the layout of the rule that matches a name; None if no rule does.
 
         Raises:
-            ValueError: There are several.
+            ValueError: Several rules match.
         """
         if name in self._rules:
             return self._rules[name]
@@ -82,7 +82,7 @@ class LayoutMap(MutableMapping[str, layouts.Layout]):
 
     @staticmethod
     def matches(pattern: str, name: str) -> bool:
-        """Tell whether a rule's key is for a name: it is the name, or an expression that matches all of it."""
+        """Tell whether a rule's key matches a name: the key equals the name, or is an expression for all of it."""
         return pattern == name or re.fullmatch(pattern, name) is not None
 
     def __getitem__(self, pattern: str) -> layouts.Layout:

@@ -1,12 +1,12 @@
-"""Layouts: how a tensor is spread over a mesh.
+"""Layouts: they describe how a tensor is spread over a mesh.
 
-A layout says for each dim of a tensor which mesh axis cuts it, as TensorFlow's DTensor does; several axes may cut one
-dim, major first, as in JAX. What it says for no dim the devices along an axis all have: they are replicas. Along the
-axes in `Layout.partial` each device has a tensor of its own, and the value is their sum, which nobody has taken yet:
-PyTorch calls this placement ``Partial``.
+For each dim of a tensor, a layout names the mesh axis that cuts the dim, as in TensorFlow's DTensor. Several axes may
+cut one dim, major first, as in JAX. Devices along an axis that cuts no dim are replicas: all have the same part. Along
+the axes in `Layout.partial` each device has a tensor of its own; the value is the sum of these tensors, which has not
+been computed yet. PyTorch calls this placement ``Partial``.
 
-Dims are cut into equal parts. A dim that an axis does not divide is refused, as in TensorFlow and JAX: padding would
-be rows that nobody has asked for, in every sum.
+Dims are cut into equal parts. An axis that does not divide a dim is refused, as in TensorFlow and JAX: padding would
+add unwanted rows to every sum.
 """
 
 from __future__ import annotations
@@ -19,50 +19,49 @@ from typing import TypeAlias, final
 from hocket.mesh import meshes
 
 UNSHARDED = "unsharded"
-"""What a layout says of a tensor's dim that no mesh axis cuts."""
+"""The spec of a tensor's dim that no mesh axis cuts."""
 
 MATCH = "match"
-"""What the target of a relayout says of a dim that stays as it is."""
+"""The spec, in the target of a relayout, of a dim whose layout stays as it is."""
 
 Spec: TypeAlias = str | Sequence[str]
-"""Of one dim of a tensor: the name of a mesh axis, several names, major first, `UNSHARDED` or `MATCH`."""
+"""The spec of one dim: the name of a mesh axis, several names, major first, `UNSHARDED` or `MATCH`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Devices along an axis have parts of a tensor's dim."""
+    """The placement of an axis whose devices have parts of one of the tensor's dims."""
 
     dim: int
-    """Which one; 0 is the first."""
+    """The dim's index, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replicate:
-    """Devices along an axis have the same."""
+    """The placement of an axis whose devices all have the same part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Devices along an axis have terms of a sum."""
+    """The placement of an axis whose devices have terms of a sum."""
 
 
 Placement: TypeAlias = Shard | Replicate | Partial
-"""What one mesh axis does to a tensor."""
+"""The effect of one mesh axis on a tensor."""
 
 
 @final
 class Layout:
-    """How a tensor is spread over a mesh. Immutable, hashable, and can be pickled.
+    """A description of how a tensor is spread over a mesh. Immutable, hashable, and can be pickled.
 
     Args:
-        sharding_specs: For each dim of the tensor the name of the mesh axis that cuts it, several names, major first,
-            or `UNSHARDED`.
+        sharding_specs: For each dim the name of the mesh axis that cuts it, several names, major first, or `UNSHARDED`.
         mesh: The mesh.
-        partial: The axes along which the devices have terms of a sum. None by default.
+        partial: The axes along which the devices have terms of a sum. Default: none.
 
     Raises:
         TypeError: A spec is no name, or `mesh` is no `Mesh`.
-        ValueError: The mesh has no axis of that name, or one is used twice.
+        ValueError: The mesh has no axis of a name, or an axis is used twice.
 
     Example:
         >>> from hocket.mesh import UNSHARDED, Layout, Mesh
@@ -102,12 +101,12 @@ class Layout:
 
     @staticmethod
     def replicated(mesh: meshes.Mesh, rank: int) -> Layout:
-        """Return the layout of a tensor of so many dims that each device has whole."""
+        """Return the layout of a tensor of `rank` dims that each device has whole."""
         return Layout([UNSHARDED] * rank, mesh)
 
     @staticmethod
     def batch_sharded(mesh: meshes.Mesh, batch_dim: str, rank: int, axis: int = 0) -> Layout:
-        """Return the layout of a tensor one dim of which is cut: the first by default.
+        """Return the layout of a tensor with one dim cut: by default the first.
 
         Raises:
             ValueError: The tensor has no such dim.
@@ -120,11 +119,11 @@ class Layout:
 
     @staticmethod
     def inner_sharded(mesh: meshes.Mesh, inner_dim: str, rank: int) -> Layout:
-        """Return the layout of a tensor the last dim of which is cut."""
+        """Return the layout of a tensor whose last dim is cut."""
         return Layout.batch_sharded(mesh, inner_dim, rank, axis=-1)
 
     def delete(self, dims: Sequence[int]) -> Layout:
-        """Return the layout without these dims: that of a bias, from that of its weights.
+        """Return the layout without some dims: for example a bias's layout from that of its weights.
 
         Raises:
             ValueError: The tensor has no such dim.
@@ -138,10 +137,10 @@ class Layout:
         )
 
     def with_partial(self, partial: Sequence[str]) -> Layout:
-        """Return the layout with these axes, and no others, along which devices have terms of a sum."""
+        """Return the same layout with exactly these partial axes, along which devices have terms of a sum."""
         return Layout(self._axes, self._mesh, partial=partial)
 
-    # --- what it says -------------------------------------------------------------------------------------------------
+    # --- properties ---------------------------------------------------------------------------------------------------
 
     @property
     def mesh(self) -> meshes.Mesh:
@@ -150,22 +149,22 @@ class Layout:
 
     @property
     def rank(self) -> int:
-        """How many dims the tensor has."""
+        """Number of dims of the tensor."""
         return len(self._axes)
 
     @property
     def axes(self) -> tuple[tuple[str, ...], ...]:
-        """For each dim the names of the mesh axes that cut it, major first; none if it is whole."""
+        """For each dim the names of the mesh axes that cut it, major first; empty if the dim is whole."""
         return self._axes
 
     @property
     def partial(self) -> tuple[str, ...]:
-        """The axes along which the devices have terms of a sum, by name."""
+        """The axes along which the devices have terms of a sum, sorted by name."""
         return self._partial
 
     @property
     def sharding_specs(self) -> list[str]:
-        """For each dim the axis that cuts it, or `UNSHARDED`; of several axes the names joined by commas."""
+        """For each dim the axis that cuts it, or `UNSHARDED`; names of several axes are joined by commas."""
         return [",".join(axes) if axes else UNSHARDED for axes in self._axes]
 
     @property
@@ -182,15 +181,15 @@ class Layout:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Into how many parts each dim is cut."""
+        """Number of parts that each dim is cut into."""
         return tuple([self.num_shards(dim) for dim in range(self.rank)])
 
     def num_shards(self, dim: int) -> int:
-        """Return into how many parts a dim is cut."""
+        """Return the number of parts that a dim is cut into."""
         return math.prod([self._mesh.dim_size(name) for name in self._axes[dim]])
 
     def local_shape_from_global_shape(self, global_shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of what each device has.
+        """Return the shape of each device's part.
 
         Raises:
             ValueError: The tensor has another number of dims, or a dim cannot be cut into equal parts.
@@ -206,30 +205,30 @@ class Layout:
         return tuple([length // parts for length, parts in zip(global_shape, self.shape, strict=True)])
 
     def global_shape_from_local_shape(self, local_shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of the tensor whose parts have this shape.
+        """Return the shape of the whole tensor from the shape of its parts.
 
         Raises:
-            ValueError: It has another number of dims.
+            ValueError: The shape has another number of dims.
         """
         self._check_rank(local_shape)
         return tuple([length * parts for length, parts in zip(local_shape, self.shape, strict=True)])
 
     def get_part(self, dim: int, place: dict[str, int]) -> int:
-        """Return the number of the part of a dim that the device at a place has."""
+        """Return the index of the part of a dim that the device at a place has."""
         part = 0
         for name in self._axes[dim]:
             part = part * self._mesh.dim_size(name) + place[name]
         return part
 
     def offset_to_shard(self) -> list[tuple[int, ...]]:
-        """Return for each device which part of each dim it has."""
+        """Return for each device the index of its part of each dim."""
         return [tuple([self.get_part(dim, place) for dim in range(self.rank)]) for place in self._mesh.unravel_index()]
 
     def slices(self, global_shape: Sequence[int]) -> list[tuple[slice, ...]]:
-        """Return for each device where its part lies in the whole tensor.
+        """Return for each device the place of its part in the whole tensor.
 
         Raises:
-            ValueError: As `local_shape_from_global_shape`.
+            ValueError: See `local_shape_from_global_shape`.
         """
         local = self.local_shape_from_global_shape(global_shape)
         return [
@@ -263,7 +262,7 @@ class Layout:
 
 
 def fill_matches(specs: Sequence[Spec], source: Layout) -> Layout:
-    """Return the layout that these specs ask for where a tensor has the layout `source`: `MATCH` keeps a dim."""
+    """Return the layout that specs describe for a tensor with the layout `source`: `MATCH` keeps a dim's axes."""
     if isinstance(specs, str) or not isinstance(specs, Sequence):
         raise TypeError(
             f"A relayout takes a Layout, or a list with a spec for each dim, but received {specs!r}. Write for example "

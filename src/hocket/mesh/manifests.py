@@ -1,6 +1,6 @@
-"""The manifest of a checkpoint of a mesh: which values it has, where their parts lie, and the digests of its files.
+"""The manifest of a mesh checkpoint: its values, the places of their parts, and the digests of its files.
 
-It is replaced last and at once, and has a digest of its own: what it says is what was written.
+It is replaced last and atomically, and has a digest of its own, so its content is known to be intact.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, Final, TypeAlias
 from hocket.stores import local_files, names
 
 Place: TypeAlias = tuple[slice, ...]
-"""Where a part lies in the whole: for each dim from where to where."""
+"""The place of a part in the whole value: a slice for each dim."""
 
 MANIFEST: Final = "manifest.json"
 _FORMAT: Final = "hocket.mesh 1"
 
 
 class CheckpointDamagedError(ValueError):
-    """A checkpoint is not what was written. The message names the file. Use another one."""
+    """A checkpoint's files differ from those that were written. The message names the file. Use another checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Saved:
 
 
 def join(found: Sequence[tuple[Any, dict[str, str]]], number: str) -> dict[str, Any]:
-    """Return the manifest, made of what each process has written."""
+    """Return the manifest, joined from the descriptions of all processes."""
     values: dict[str, Any] = {}
     for described, _ in found:
         for name, (what, parts) in described.items():
@@ -59,20 +59,20 @@ def join(found: Sequence[tuple[Any, dict[str, str]]], number: str) -> dict[str, 
 
 
 def _digest_text(said: Mapping[str, object]) -> str:
-    """Return the digest of what a manifest says of values and files."""
+    """Return the digest of the values and files in a manifest."""
     text = json.dumps({key: said[key] for key in ("values", "files")}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def write(target: Path, manifest: Mapping[str, object]) -> None:
-    """Replace the manifest of a folder; the files that it names are there."""
-    local_files.sync(target)  # the files that it names
+    """Replace the manifest of a folder, after the files that it names were written."""
+    local_files.sync(target)  # before the manifest, the files that it names
     local_files.write_synced(target / MANIFEST, json.dumps(manifest, indent=1).encode())
 
 
 @contextlib.contextmanager
 def removed_after_failure(files: list[Path]) -> Iterator[None]:
-    """Remove files if something in the block raises."""
+    """Remove files if the block raises."""
     try:
         yield
     except BaseException:
@@ -85,14 +85,14 @@ def removed_after_failure(files: list[Path]) -> Iterator[None]:
 
 
 def read(path: Path) -> tuple[str, dict[str, Saved], dict[str, str]]:
-    """Return a manifest's text, what it says of values, and the digests of files."""
+    """Return a manifest's text, its values, and the digests of the files."""
     file = path / MANIFEST
     try:
         text = local_files.read_text(file)
         found: Any = json.loads(text)
         if found["format"] != _FORMAT:
             raise ValueError(f"its format is {found['format']!r}, and this version reads {_FORMAT!r}")
-        if _digest_text(found) != found.get("digest", _digest_text(found)):  # older ones have none
+        if _digest_text(found) != found.get("digest", _digest_text(found)):  # older manifests have no digest
             raise ValueError("it has changed since it was written")
         digests = {names.check(name, f"{str(file)!r}"): str(one) for name, one in found["files"].items()}
         return text, {name: _read_saved(one, digests.keys()) for name, one in found["values"].items()}, digests
@@ -103,7 +103,7 @@ def read(path: Path) -> tuple[str, dict[str, Saved], dict[str, str]]:
 
 
 def build_damage(file: Path, what: str) -> CheckpointDamagedError:
-    """Return the error of a file that is not what was written."""
+    """Return the error for a file that differs from the one that was written."""
     return CheckpointDamagedError(f"The checkpoint's file {str(file)!r} is damaged: {what}. Use another checkpoint.")
 
 

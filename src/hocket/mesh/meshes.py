@@ -1,8 +1,7 @@
 """Meshes: devices in a grid whose axes have names.
 
-Names and order are those of TensorFlow's DTensor: devices are numbered along the last axis first, as numpy numbers the
-elements of an array, and a mesh axis is called a *dim* in the names of arguments and methods. Nothing here needs a
-framework.
+Names and order are those of TensorFlow's DTensor. Devices are numbered along the last axis first, like the elements of
+a numpy array, and arguments and methods call a mesh axis a *dim*. This module needs no framework.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import SupportsIndex, final
 
 RESERVED = ("unsharded", "match", "any")
-"""What a layout says of a tensor's dim that no mesh axis shards. No axis is called so."""
+"""Words with a meaning in layouts, for dims that no mesh axis shards. They cannot name an axis."""
 
 
 @final
@@ -22,14 +21,14 @@ class Mesh:
 
     Args:
         dims: Names and sizes of the axes, major first: ``[("data", 2), ("model", 4)]``, or a dict.
-        name: To tell two meshes of the same shape apart. None by default.
-        devices: What the devices are called, one for each place; ``"0"``, ``"1"``, ... by default.
-        framework: Whose devices they are, such as ``"jax"``. Default: nobody's, and the mesh only describes.
+        name: A name that distinguishes meshes of the same shape. Default: none.
+        devices: The names of the devices, one for each place. Default: ``"0"``, ``"1"``, ....
+        framework: The framework of the devices, such as ``"jax"``. Default: none, and the mesh only describes.
 
     Raises:
-        TypeError: A name is no text, or a size no whole number.
-        ValueError: There is no axis, a name comes twice, is empty or reserved, a size is below 1, or there are more or
-            fewer devices than places.
+        TypeError: A name is no string, or a size no integer.
+        ValueError: There is no axis; a name comes twice, is empty or reserved; a size is below 1; or the number of
+            devices differs from the number of places.
 
     Example:
         >>> from hocket.mesh import Mesh
@@ -97,29 +96,29 @@ class Mesh:
 
     @property
     def size(self) -> int:
-        """How many devices there are."""
+        """Number of devices."""
         return math.prod(self.shape())
 
     @property
     def rank(self) -> int:
-        """How many axes there are."""
+        """Number of axes."""
         return len(self._dims)
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """By how much a device's number grows from one place to the next along each axis."""
+        """The difference between the numbers of two devices that are neighbours along each axis."""
         shape = self.shape()
         return tuple([math.prod(shape[axis + 1 :]) for axis in range(len(shape))])
 
     def shape(self) -> tuple[int, ...]:
-        """Return the sizes of the axes. A method, as it is in TensorFlow."""
+        """Return the sizes of the axes. A method, as in TensorFlow."""
         return tuple([size for _, size in self._dims])
 
     def dim_size(self, dim_name: str) -> int:
         """Return the size of the axis of that name.
 
         Raises:
-            ValueError: There is none.
+            ValueError: There is no such axis.
         """
         for name, size in self._dims:
             if name == dim_name:

@@ -1,6 +1,6 @@
-"""Operations for users: making meshes, spreading values over them, and asking how they are spread.
+"""Operations for users: make meshes, spread values over them, and inspect layouts.
 
-Names and meaning are those of TensorFlow's ``tf.experimental.dtensor``.
+Names and meanings are those of TensorFlow's ``tf.experimental.dtensor``.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ def create_mesh(
     """Make a mesh of this process's devices.
 
     Args:
-        mesh_dims: Names and sizes of the axes, major first. The size of one that stands alone may be -1, for all
-            devices. Default: one axis, ``x``, of all devices.
-        mesh_name: To tell two meshes of the same shape apart.
-        devices: What the devices are called. Default: as many of the type as the mesh has places.
-        device_type: Which devices, if none are named. On a processor they are virtual: in a program in which nothing
-            has used JAX yet there are then as many as the mesh has places.
-        framework: Which one computes: ``"jax"``, or ``"torch"``, whose devices are the ranks of a process group.
-            Default: one that is imported; else one that is installed, JAX first.
+        mesh_dims: Names and sizes of the axes, major first. The size of a single axis may be -1, for all devices.
+            Default: one axis, ``x``, of all devices.
+        mesh_name: A name that distinguishes meshes of the same shape.
+        devices: The names of the devices. Default: as many devices of the type as the mesh has places.
+        device_type: The type of the devices, if `devices` is not given. CPU devices are virtual: if the program has not
+            used JAX yet, it gets as many as the mesh has places.
+        framework: The framework that computes: ``"jax"``, or ``"torch"``, whose devices are the ranks of a process
+            group. Default: an imported framework, else an installed one, JAX first.
 
     Raises:
-        ValueError: There are fewer devices, or a size is wrong.
+        ValueError: There are too few devices, or a size is wrong.
         MissingExtraError: The framework is not installed. It is also an ImportError.
 
     Example:
@@ -63,23 +63,22 @@ def create_distributed_mesh(
     *,
     framework: str | None = None,
 ) -> meshes.Mesh:
-    """Make a mesh of the devices of several processes; all of them call it, and all that computes on it.
+    """Make a mesh of the devices of several processes. All processes call this function, and every computation on it.
 
     ``JaxTrainer(..., jax_config=JaxConfig(distributed=True))`` joins JAX's processes; elsewhere call
-    ``jax.distributed.initialize`` first. With PyTorch it is the mesh of all ranks, as `create_mesh` makes it. The
-    devices of a process are neighbours along the last axis.
+    ``jax.distributed.initialize`` first. With PyTorch it makes the mesh of all ranks, like `create_mesh`. The devices
+    of one process are neighbours along the last axis.
 
     Args:
-        mesh_dims: Names and sizes of the axes, major first. The size of one that stands alone may be -1, for all
-            devices. Default: one axis, ``x``, of all devices.
-        mesh_name: To tell two meshes of the same shape apart.
-        device_type: Which devices. On a processor they are virtual: if nothing has used JAX yet each process then has
-            as many as fall to it.
-        framework: ``"jax"`` or ``"torch"``. Default: one that is imported.
+        mesh_dims: Names and sizes of the axes, major first. The size of a single axis may be -1, for all devices.
+            Default: one axis, ``x``, of all devices.
+        mesh_name: A name that distinguishes meshes of the same shape.
+        device_type: The type of the devices. A process that has not used JAX yet gets its share as virtual CPU devices.
+        framework: ``"jax"`` or ``"torch"``. Default: an imported framework, else an installed one, JAX first.
 
     Raises:
         RuntimeError: The processes are not joined.
-        ValueError: There are fewer devices, they cannot be taken equally of all processes, or a size is wrong.
+        ValueError: There are too few devices, they cannot be taken equally from all processes, or a size is wrong.
 
     Example:
         >>> from hocket import mesh
@@ -104,7 +103,7 @@ def _build_mesh(
     found = list(devices) if devices is not None else find(device_type, count)
     if wants_all:
         pairs = [(pairs[0][0], len(found))]
-    made = meshes.Mesh(pairs)  # which checks names and sizes
+    made = meshes.Mesh(pairs)  # checks names and sizes
     if devices is None:
         if made.size > len(found):
             there = "there is 1" if len(found) == 1 else f"there are {len(found)}"
@@ -119,7 +118,7 @@ def _build_mesh(
 
 
 def _list_pairs(mesh_dims: object) -> list[tuple[str, int]]:
-    """Return names and sizes of axes."""
+    """Return the names and sizes of axes."""
     if mesh_dims is None:
         return [("x", -1)]
     pairs = list(mesh_dims.items()) if isinstance(mesh_dims, Mapping) else mesh_dims
@@ -137,7 +136,7 @@ def _list_pairs(mesh_dims: object) -> list[tuple[str, int]]:
 
 @contextlib.contextmanager
 def default_mesh(mesh: meshes.Mesh) -> Iterator[meshes.Mesh]:
-    """Use a mesh for the duration of a block, where a function is given none."""
+    """Make a mesh the default of this module's functions for the duration of a block."""
     _check_mesh(mesh)
     token = _default.set(mesh)
     try:
@@ -152,12 +151,12 @@ def get_default_mesh() -> meshes.Mesh | None:
 
 
 def barrier(mesh: meshes.Mesh) -> None:
-    """Return when all devices of a mesh have come to here."""
+    """Wait until all devices of a mesh have reached this call."""
     find_backend(mesh).wait_for_all(mesh)
 
 
 def local_device_ids(mesh: meshes.Mesh) -> list[int]:
-    """Return the numbers of the mesh's devices that are this process's, in order: what `pack` takes parts for.
+    """Return the numbers of this process's devices on the mesh, in order. `pack` takes a part for each.
 
     Example:
         >>> from hocket import mesh
@@ -169,7 +168,7 @@ def local_device_ids(mesh: meshes.Mesh) -> list[int]:
 
 
 def local_device_locations(mesh: meshes.Mesh) -> list[dict[str, int]]:
-    """Return where on the mesh this process's devices are, in the order of their numbers.
+    """Return the places of this process's devices on the mesh, in the order of their numbers.
 
     Example:
         >>> from hocket import mesh
@@ -187,14 +186,14 @@ def copy_to_mesh(tensor: object, layout: layouts.Layout) -> tensors.DTensor:
 
     Args:
         tensor: An array, a number, or a DTensor, which may be on another mesh.
-        layout: How.
+        layout: The layout of the result.
 
     Returns:
-        The value as a DTensor. Of a DTensor on the same mesh that is `relayout`.
+        The value as a DTensor. For a DTensor on the same mesh, the result of `relayout`.
 
     Raises:
         TypeError: `tensor` is no array.
-        ValueError: The layout does not fit its shape.
+        ValueError: The layout does not fit the shape.
 
     Example:
         >>> import numpy as np
@@ -215,11 +214,11 @@ def copy_to_mesh(tensor: object, layout: layouts.Layout) -> tensors.DTensor:
 
 
 def relayout(tensor: object, layout: layouts.Layout | Sequence[layouts.Spec]) -> tensors.DTensor:
-    """Spread a DTensor in another way, on its mesh, by the cheapest steps (`plan_relayout`).
+    """Change the layout of a DTensor, on its mesh, by the cheapest steps (`plan_relayout`).
 
     Args:
         tensor: A DTensor.
-        layout: How; or one spec for each dim, of which `MATCH` keeps a dim as it is.
+        layout: The new layout; or one spec for each dim, where `MATCH` keeps the dim's axes.
 
     Raises:
         TypeError: `tensor` is no DTensor.
@@ -233,20 +232,20 @@ def relayout(tensor: object, layout: layouts.Layout | Sequence[layouts.Spec]) ->
 
 
 def relayout_like(tensor: object, layout_tensor: object) -> tensors.DTensor:
-    """Spread a DTensor as another one is."""
+    """Give a DTensor the layout of another one."""
     return relayout(tensor, fetch_layout(layout_tensor))
 
 
 def pack(parts: Sequence[object], layout: layouts.Layout) -> tensors.DTensor:
-    """Make one DTensor of what the devices have. `unpack` is its inverse.
+    """Make one DTensor from the parts of the devices. `unpack` is its inverse.
 
     Args:
-        parts: One array for each device of this process, in the order of their numbers. Replicas must be the same;
-            that is not looked at.
-        layout: How they make up the whole.
+        parts: One array for each device of this process, in the order of their numbers. Equality of replicas is not
+            checked.
+        layout: The layout of the whole value.
 
     Raises:
-        ValueError: There are more or fewer parts than devices, or they differ in shape or type.
+        ValueError: The number of parts differs from the number of devices, or parts differ in shape or type.
     """
     mesh = _check_layout(layout).mesh
     backend = find_backend(mesh)
@@ -265,19 +264,19 @@ def pack(parts: Sequence[object], layout: layouts.Layout) -> tensors.DTensor:
 
 
 def unpack(tensor: object) -> list[Any]:
-    """Return what the devices of this process have of a DTensor, in the order of their numbers."""
+    """Return the parts of a DTensor on this process's devices, in the order of their numbers."""
     value = _check_dtensor("unpack", tensor)
     return find_backend(value.layout.mesh).unpack(value)
 
 
 def call_with_layout(fn: Callable[..., object], layout: layouts.Layout | None, *args: object, **kwargs: object) -> Any:
-    """Call a function that makes an array, so that no device has more of it than the layout says.
+    """Call a function that makes an array, so that no device holds more than its part under the layout.
 
     Args:
-        fn: Such as ``jax.numpy.ones``; what it computes is the same for every layout.
-        layout: How the result is spread. None calls the function as it is.
-        *args: Its arguments.
-        **kwargs: The same.
+        fn: A function such as ``jax.numpy.ones``; its result must not depend on the layout.
+        layout: The layout of the result. None calls the function without a layout.
+        *args: The function's positional arguments.
+        **kwargs: The function's keyword arguments.
 
     Example:
         >>> import jax.numpy as jnp
@@ -292,19 +291,19 @@ def call_with_layout(fn: Callable[..., object], layout: layouts.Layout | None, *
 
 
 def fetch_layout(tensor: object) -> layouts.Layout:
-    """Return how a DTensor is spread.
+    """Return the layout of a DTensor.
 
     Raises:
-        TypeError: It is no DTensor.
+        TypeError: `tensor` is no DTensor.
     """
     return _check_dtensor("fetch_layout", tensor).layout
 
 
 def check_layout(tensor: object, layout: layouts.Layout) -> None:
-    """Raise if a DTensor is spread in another way.
+    """Raise an error if a DTensor has another layout.
 
     Raises:
-        ValueError: It is.
+        ValueError: The layout differs.
     """
     found = fetch_layout(tensor)
     if found != layout:
@@ -361,4 +360,4 @@ def _check_array(caller: str, value: object, backend: contract.Backend) -> Any:
     array = np.asarray(value)
     if array.dtype.kind not in "biufcV":
         raise TypeError(f"{caller}() takes an array of numbers, but received {value!r}.")
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))  # as files may have it
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))  # as in some files

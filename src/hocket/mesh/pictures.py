@@ -1,4 +1,4 @@
-"""Which device holds what of a value, drawn: in a terminal, or in a file."""
+"""Draws which device holds which part of a value, in a terminal or in a file."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hocket.mesh import layouts, operations
 
 
 class _Grid(NamedTuple):
-    """The parts of a value: one line for each part of the first dim that is cut, one column for each of the others."""
+    """The parts of a value as a grid: lines for the first dim that is cut, columns for the others."""
 
     title: str
     lines: list[str]
     columns: list[str]
     cells: dict[tuple[str, str], list[int]]
-    """For each line and column the numbers of the devices that hold the part."""
+    """The numbers of the devices that hold each part, by line and column."""
 
 
 def visualize(
@@ -33,14 +33,14 @@ def visualize(
 
     Args:
         value: A DTensor, or a layout.
-        shape: Of the whole value, where `value` is a layout.
+        shape: The shape of the whole value, if `value` is a layout.
         path: A file for the picture, such as ``"kernel.png"``, which matplotlib draws. Default: it is printed.
 
     Returns:
-        The file's path, if there is one.
+        The path of the file, if `path` is given.
 
     Raises:
-        TypeError: `value` is neither, or a layout has no shape.
+        TypeError: `value` is neither a DTensor nor a layout, or a layout has no shape.
         ValueError: The layout does not fit the shape.
         ImportError: matplotlib is missing.
 

@@ -1,20 +1,20 @@
-"""From one layout to another: which collectives it takes, in which order, and how many bytes each device receives.
+"""Plans from one layout to another: the collectives, their order, and the bytes that each device receives.
 
-Seven steps are known. Six move a tensor along one mesh axis; the cost is what one device receives, as ring and pairwise
-algorithms have it, of which none receives less (R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective
-Communication Operations in MPICH", 2005). With n devices along the axis, each with b bytes before the step:
+There are seven kinds of steps. Six move a tensor along one mesh axis. The cost is the bytes that one device receives in
+ring and pairwise algorithms, which are optimal in this number (R. Thakur, R. Rabenseifner and W. Gropp, "Optimization
+of Collective Communication Operations in MPICH", 2005). With n devices along the axis, each with b bytes before a step:
 
 - `SPLIT` takes the device's part of a dim that it has whole: 0.
 - `SPREAD` makes a replica a term of a sum, with zeros on all devices but the first: 0.
 - `ALL_GATHER` puts a dim together: (n - 1) b.
-- `ALL_TO_ALL` cuts another dim than before: (n - 1) b / n.
-- `ALL_REDUCE` takes a sum: 2 (n - 1) b / n.
-- `REDUCE_SCATTER` takes a sum and leaves each device its part: (n - 1) b / n.
-- `PERMUTE` changes which axis is the major one of a dim that several cut: b.
+- `ALL_TO_ALL` puts one dim together and cuts another: (n - 1) b / n.
+- `ALL_REDUCE` computes a sum: 2 (n - 1) b / n.
+- `REDUCE_SCATTER` computes a sum and leaves each device its part: (n - 1) b / n.
+- `PERMUTE` changes the order of several axes that cut one dim: b.
 
-A plan is a cheapest path from layout to layout, each next one a step away (E. Dijkstra, "A note on two problems in
-connexion with graphs", 1959). So no other way round is cheaper, and costs obey the triangle inequality. Of equally
-cheap plans the one with the fewest steps is taken.
+A plan is a cheapest path from layout to layout, where each edge is a step (E. Dijkstra, "A note on two problems in
+connexion with graphs", 1959). So no detour is cheaper, and costs obey the triangle inequality. Of equally cheap plans
+the one with the fewest steps is taken.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class Step:
 
     kind: Kind
     axis: str
-    """The mesh axis along which devices talk; of `PERMUTE` the axes of the dim in their new order, with commas."""
+    """The mesh axis along which devices talk; for `PERMUTE` the axes of the dim in their new order, with commas."""
     dim: int = -1
-    """The tensor's dim that is put together or permuted, or is cut now; -1 of `ALL_REDUCE` and `SPREAD`."""
+    """The tensor's dim that is put together, permuted, or newly cut; -1 for `ALL_REDUCE` and `SPREAD`."""
     from_dim: int = -1
     """The dim that `ALL_TO_ALL` puts together."""
     target: layouts.Layout
-    """The layout after it."""
+    """The layout after the step."""
     num_bytes: int
-    """How many bytes each device receives."""
+    """Number of bytes that each device receives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Plan:
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes each device receives in all steps."""
+        """Number of bytes that each device receives in all steps."""
         return sum(step.num_bytes for step in self.steps)
 
     def describe(self) -> str:
@@ -82,13 +82,13 @@ class _Cost(NamedTuple):
 
 
 def plan_relayout(source: layouts.Layout, target: layouts.Layout, global_shape: Sequence[int], itemsize: int) -> Plan:
-    """Return the cheapest way from one layout to another.
+    """Return the cheapest plan from one layout to another.
 
     Args:
-        source: The layout that a tensor has.
-        target: The one that it is to have, on the same mesh.
+        source: The tensor's layout.
+        target: The new layout, on the same mesh.
         global_shape: The shape of the whole tensor.
-        itemsize: How many bytes an element has.
+        itemsize: The bytes of an element.
 
     Raises:
         ValueError: The layouts are of different meshes or numbers of dims, or one of them does not divide the shape.
@@ -113,7 +113,7 @@ def plan_relayout(source: layouts.Layout, target: layouts.Layout, global_shape: 
 
 @functools.lru_cache(maxsize=4096)
 def _find_plan(source: layouts.Layout, target: layouts.Layout, shape: tuple[int, ...], itemsize: int) -> Plan:
-    numbers = itertools.count()  # so that the heap never compares layouts
+    numbers = itertools.count()  # breaks ties, because the heap cannot compare layouts
     best = {source: _Cost(0, 0)}
     came_by: dict[layouts.Layout, tuple[layouts.Layout, Step]] = {}
     heap = [(best[source], next(numbers), source)]
@@ -140,7 +140,7 @@ def _find_plan(source: layouts.Layout, target: layouts.Layout, shape: tuple[int,
 
 
 def _list_steps(layout: layouts.Layout, shape: tuple[int, ...], itemsize: int) -> Iterator[Step]:
-    """Every step that can be done to a tensor of this layout."""
+    """Yield every step that is possible from a layout."""
     mesh, held = layout.mesh, math.prod(layout.local_shape_from_global_shape(shape)) * itemsize
     cut = {name for axes in layout.axes for name in axes}
     for dim, axes in enumerate(layout.axes):
@@ -178,8 +178,8 @@ def _list_steps(layout: layouts.Layout, shape: tuple[int, ...], itemsize: int) -
 
 
 def count_least(source: layouts.Layout, target: layouts.Layout, global_shape: Sequence[int], itemsize: int) -> int:
-    """Return how many bytes the device that lacks most must receive, whatever the algorithm: what it is to have and has
-    not. For layouts without sums that nobody has taken.
+    """Return the bytes that the device which lacks most must receive under any algorithm: its new part without the
+    elements that it has already. For layouts without `partial` axes.
     """
     if source.partial or target.partial:
         raise ValueError("What a device lacks is known for layouts without `partial` axes.")
@@ -196,7 +196,7 @@ def _count_lacking(has: tuple[slice, ...], needs: tuple[slice, ...]) -> int:
 
 
 def _share(held: int, size: int) -> int:
-    """(n - 1) / n of it, rounded up to whole bytes."""
+    """Return (n - 1) / n of the bytes, rounded up to whole bytes."""
     return -(-held * (size - 1) // size)
 
 

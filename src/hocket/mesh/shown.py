@@ -1,4 +1,4 @@
-"""Meshes of this process for viewers: how values were spread last, and what relayouts have moved."""
+"""Facts about this process's meshes for viewers: layouts of recent values, and bytes moved by relayouts."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from hocket._base import showing
 from hocket.mesh import layouts, relayouts
 
 MOST_VALUES: Final = 500
-"""How many values are kept in mind: those that were spread last."""
+"""Number of values that are remembered: those that were spread last."""
 
 
 @final
 class Shown:
-    """Values by name, and bytes by what moved them. It keeps no value alive."""
+    """The layouts of values by name, and the bytes that relayouts moved. It keeps no value alive."""
 
     def __init__(self) -> None:
         self._values: OrderedDict[tuple[str, int], tuple[layouts.Layout, tuple[int, ...], int]] = OrderedDict()
-        #: How many steps of a kind along an axis there were, and the bytes that each device received in them.
+        #: The number of steps of each kind along each axis, and the bytes that each device received in them.
         self._moved: dict[tuple[relayouts.Kind, str], tuple[int, int]] = {}
         self._is_shown = False
 
     def note_spread(self, name: str, layout: layouts.Layout, shape: tuple[int, ...], itemsize: int) -> None:
-        """Note how a value is spread."""
+        """Note the layout of a value."""
         self._show()
         key = name, hash(layout.mesh)
         self._values[key] = layout, shape, itemsize
@@ -69,4 +69,4 @@ def _describe_value(name: str, layout: layouts.Layout, shape: tuple[int, ...], i
 
 
 OWN: Final = Shown()
-"""This process's."""
+"""The facts about this process."""

@@ -1,8 +1,8 @@
-"""TensorFlow's own DTensor, set up: its meshes, in one process and over several, and its layouts and ours.
+"""Setup of TensorFlow's own DTensor: its meshes, in one process and over several, and conversion of layouts.
 
-TensorFlow computes with meshes and layouts of its own, ``tf.experimental.dtensor``. What it asks for is done here, at
-the right moment: devices of a processor are virtual, and made once, before TensorFlow is used; several processes are
-joined by environment variables, which follow from TF_CONFIG. A `hocket.train.tensorflow.TensorflowTrainer` sets that.
+TensorFlow computes with its own meshes and layouts, ``tf.experimental.dtensor``. This module meets its requirements in
+time. Virtual CPU devices must be made once, before TensorFlow is used. Environment variables join several processes;
+they are derived from TF_CONFIG, which `hocket.train.tensorflow.TensorflowTrainer` sets.
 
 TensorFlow's processes talk to each other over gRPC, on ports that it opens on all interfaces.
 """
@@ -21,30 +21,30 @@ with extras.explain("hocket.mesh.tensorflow", "TensorFlow", "Run pip install 'ho
     from tensorflow.experimental import dtensor
 
 _JOBS: Final = "DTENSOR_JOBS"
-"""The environment variable with the addresses of all processes; without it DTensor is of this process."""
+"""The environment variable with the addresses of all processes. Without it, DTensor uses this process only."""
 
 
 def create_mesh(
     mesh_dims: Mapping[str, int] | Sequence[tuple[str, int]], mesh_name: str = "", *, device_type: str = "CPU"
 ) -> Any:
-    """Make a mesh of TensorFlow's.
+    """Make a TensorFlow mesh.
 
-    In a process that has TF_CONFIG, as the ranks of a TensorflowTrainer have, the mesh is one over all workers, each
-    with an equal part of the devices: all of them call this with the same arguments. Elsewhere it is of this process.
-    The first mesh decides how many virtual devices a process has; later ones have the first of them.
+    In a process with TF_CONFIG, such as a rank of a TensorflowTrainer, the mesh spans all workers, each with an equal
+    part of the devices. All workers call this function with the same arguments. Elsewhere the mesh has devices of this
+    process only. The first mesh sets the number of virtual devices in a process; later meshes use the first of them.
 
     Args:
         mesh_dims: Names and sizes of the axes, major first.
-        mesh_name: To tell two meshes of the same shape apart.
+        mesh_name: A name that distinguishes meshes of the same shape.
         device_type: ``"CPU"``, or ``"GPU"``.
 
     Returns:
         A ``tf.experimental.dtensor.Mesh``.
 
     Raises:
-        TypeError: A name is no text, or a size no whole number.
-        ValueError: A size is wrong, the workers do not divide the mesh, there are fewer devices, or this process is an
-            evaluator.
+        TypeError: A name is no string, or a size no integer.
+        ValueError: A size is wrong, the workers do not divide the mesh, or there are too few devices; or this process
+            is an evaluator.
         RuntimeError: TensorFlow was used before, and cannot join other processes any more.
 
     Example:
@@ -77,7 +77,7 @@ def create_mesh(
 
 
 def _initialize(device_type: str, count: int, joining: Mapping[str, str]) -> None:
-    """Start TensorFlow with so many virtual devices, unless it has been started before."""
+    """Start TensorFlow with `count` virtual devices, unless it has been started before."""
     os.environ.update(joining)  # DTensor reads them at each use
     try:
         dtensor.initialize_accelerator_system(
@@ -94,10 +94,10 @@ def _initialize(device_type: str, count: int, joining: Mapping[str, str]) -> Non
 
 
 def parse_workers(tf_config: str) -> dict[str, str]:
-    """Return the environment variables that tell DTensor of the workers in TF_CONFIG; none if they are not several.
+    """Return the environment variables that name TF_CONFIG's workers for DTensor; empty for fewer than two workers.
 
     Args:
-        tf_config: What TF_CONFIG says; empty if it is not there.
+        tf_config: The value of TF_CONFIG; empty if the variable is not set.
     """
     told = json.loads(tf_config or "{}")
     cluster, task = told.get("cluster", {}), told.get("task", {})
@@ -127,7 +127,7 @@ def parse_workers(tf_config: str) -> dict[str, str]:
 
 
 def to_tensorflow(layout: layouts.Layout, mesh: Any) -> Any:
-    """Return TensorFlow's word for a layout.
+    """Return TensorFlow's layout for one of ours.
 
     Args:
         layout: The layout.
@@ -162,7 +162,7 @@ def to_tensorflow(layout: layouts.Layout, mesh: Any) -> Any:
 
 
 def from_tensorflow(layout: Any) -> layouts.Layout:
-    """Return our word for a layout of TensorFlow's. Its mesh is one that only describes.
+    """Return our layout for one of TensorFlow's. Its mesh only describes.
 
     Args:
         layout: A ``tf.experimental.dtensor.Layout``.

@@ -1,8 +1,7 @@
 """Values that are spread over a mesh.
 
-A `DTensor` behaves as the array that it stands for: it is whole, wherever its parts are. Only reading it as numpy's
-is refused while it is spread, because that would gather it in silence; `numpy()` of a replicated one, and `gather`, say
-it aloud.
+A `DTensor` behaves like the whole array, wherever its parts are. Only an implicit conversion of a spread value to numpy
+is refused, because it would gather the value silently. Call `numpy()` of a replicated value, or `gather`, instead.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from hocket.mesh import layouts
 
 
 def find_dtype(name: str) -> np.dtype[Any]:
-    """Return the type of that name, bfloat16 too.
+    """Return numpy's type of that name; includes bfloat16.
 
     Raises:
-        TypeError: numpy has none, or needs ``ml_dtypes`` for it.
+        TypeError: numpy has no such type, or needs ``ml_dtypes`` for it.
     """
     with contextlib.suppress(ImportError):
-        importlib.import_module("ml_dtypes")  # which makes its types known to numpy
+        importlib.import_module("ml_dtypes")  # registers its types with numpy
     try:
         return np.dtype(name)
     except TypeError as error:
@@ -38,57 +37,57 @@ def find_dtype(name: str) -> np.dtype[Any]:
 class DTensor(abc.ABC):
     """One value on the devices of a mesh. Made by `copy_to_mesh`, `pack`, `call_with_layout` and `relayout`.
 
-    Operators, indexing and the framework's own functions take it as they take an array, and return another one.
+    Operators, indexing and the framework's own functions accept it like an array, and return a DTensor.
     """
 
     @property
     @abc.abstractmethod
     def layout(self) -> layouts.Layout:
-        """How it is spread."""
+        """The layout of the value."""
 
     @property
     @abc.abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """The shape of the whole."""
+        """The shape of the whole value."""
 
     @property
     @abc.abstractmethod
     def dtype(self) -> np.dtype[Any]:
-        """The type of its elements."""
+        """The type of the elements."""
 
     @property
     @abc.abstractmethod
     def native(self) -> Any:
-        """The framework's own value: of JAX a global array."""
+        """The framework's own value; for JAX a global array."""
 
     def read_value(self) -> DTensor:
-        """Return the value: of a variable what it is now, of a value itself."""
+        """Return the value: a variable's current value, or the value itself."""
         return self
 
     @property
     def ndim(self) -> int:
-        """How many dims it has."""
+        """Number of dims."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """How many elements the whole has."""
+        """Number of elements of the whole value."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the whole has."""
+        """Number of bytes of the whole value."""
         return self.size * self.dtype.itemsize
 
     @abc.abstractmethod
     def gather(self) -> npt.NDArray[Any]:
-        """Return the whole as a numpy array, which moves all parts here."""
+        """Return the whole value as a numpy array; all parts move to this process."""
 
     def numpy(self) -> npt.NDArray[Any]:
         """Return a replicated value as a numpy array.
 
         Raises:
-            TypeError: It is spread: say `gather()` if all of it is to be moved here, or `unpack` it.
+            TypeError: The value is spread. Call `gather()` to move all of it here, or `unpack` it.
         """
         if not self.layout.is_fully_replicated:
             raise TypeError(
@@ -114,11 +113,11 @@ class DTensor(abc.ABC):
 
     @abc.abstractmethod
     def _compute(self, function: Callable[..., object], *args: object) -> object:
-        """Call a function of the framework's arrays with what DTensors among the arguments stand for; return a DTensor,
-        or NotImplemented if an argument is none that goes with arrays."""
+        """Call a function of the framework's arrays, with the arrays of DTensors among the arguments; return a DTensor.
+        Return NotImplemented if an argument cannot be combined with arrays."""
 
     def __getattr__(self, name: str) -> Any:
-        """A method or property of the array: `sum`, `T`, `reshape` and so on."""
+        """Return a method or property of the array: `sum`, `T`, `reshape` and so on."""
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         if callable(getattr(self.native, name)):
@@ -212,8 +211,8 @@ class DTensor(abc.ABC):
         return self._compute(operator.getitem, self, index)
 
     __array_priority__ = 1000
-    __array_ufunc__ = None  # numpy leaves operators with an array on the left to us
-    __hash__ = None  # type: ignore[assignment]  # as an array's: == compares the elements
+    __array_ufunc__ = None  # lets an array on the left defer its operators to this class
+    __hash__ = None  # type: ignore[assignment]  # like an array's: == compares the elements
 
     def __repr__(self) -> str:
         return f"DTensor(shape={self.shape}, dtype={self.dtype}, layout={self.layout!r})"

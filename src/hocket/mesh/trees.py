@@ -1,4 +1,4 @@
-"""All values of a model at once: spread by a `LayoutMap`, and shown in a table before that."""
+"""Functions for all values of a model at once: spread them by a `LayoutMap`, or list their layouts in a table."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from hocket.mesh import layout_maps, layouts, operations, relayouts, shown
 from hocket.mesh.backends import contract
 
 _NAMED: Final = 8
-"""How many names an error lists."""
+"""Number of names that an error lists."""
 
 
 def distribute(tree: object, layout_map: layout_maps.LayoutMap) -> Any:
-    """Spread the values of a model as a layout map says.
+    """Spread the values of a model according to a layout map.
 
     Args:
-        tree: The values, as the framework nests them: a pytree of JAX, such as Flax's parameters, whose names are their
-            paths, ``"params/Dense_0/kernel"``; or a module of PyTorch, with its own names, ``"0.weight"``.
-        layout_map: How; what no rule matches is replicated, and so are a module's buffers.
+        tree: The values, in the framework's structure. For JAX a pytree, such as Flax's parameters, whose names are
+            their paths: ``"params/Dense_0/kernel"``. For PyTorch a module, with its own names: ``"0.weight"``.
+        layout_map: The layouts. A module's buffers, and parameters that no rule matches, are replicated.
 
     Returns:
-        The same with a DTensor for each value. A module is changed in place and returned: its parameters are torch's
-        DTensors, tied ones still tied. An optimizer is made after that.
+        The same structure with a DTensor for each value. A module is changed in place and returned: its parameters are
+        torch's DTensors, and tied parameters stay tied. Make an optimizer after that.
 
     Raises:
         TypeError: A leaf is no array.
-        ValueError: A layout does not fit, two rules match a name, or a rule matches none.
+        ValueError: A layout does not fit, two rules match a name, or a rule matches no name.
 
     Example:
         >>> import numpy as np
@@ -44,7 +44,7 @@ def distribute(tree: object, layout_map: layout_maps.LayoutMap) -> Any:
     backend = operations.find_backend(layout_map.mesh)
     named, rebuild = backend.flatten(tree)
     find = build_finder(layout_map, [name for name, _ in named], backend.list_buffers(tree))
-    found = [find(name, np.shape(leaf)) for name, leaf in named]  # all of them, before anything is spread
+    found = [find(name, np.shape(leaf)) for name, leaf in named]  # find all layouts before any value is spread
     spread = []
     for (name, leaf), layout in zip(named, found, strict=True):
         spread.append(operations.copy_to_mesh(leaf, layout))
@@ -55,12 +55,12 @@ def distribute(tree: object, layout_map: layout_maps.LayoutMap) -> Any:
 def build_finder(
     layout_map: layout_maps.LayoutMap, names: Sequence[str], buffers: Collection[str]
 ) -> Callable[[str, Sequence[int]], layouts.Layout]:
-    """Return what finds the layout of a value of a model, by its name and shape.
+    """Return a function that finds the layout of a value of a model by the value's name and shape.
 
     Args:
-        layout_map: The rules. Each is for a parameter.
-        names: Of all values.
-        buffers: The names of those that are no parameters.
+        layout_map: The rules, which apply to parameters.
+        names: The names of all values.
+        buffers: The names of values that are no parameters.
     """
     check_rules(layout_map, [name for name in names if name not in buffers])
 
@@ -81,7 +81,7 @@ def _check_map(layout_map: object) -> None:
 
 
 def check_rules(layout_map: layout_maps.LayoutMap, names: Sequence[str]) -> None:
-    """Raise if a rule matches none of the names: it is misspelt, and what it means would be replicated in silence."""
+    """Raise if a rule matches no name: a misspelt rule would leave its parameters replicated, without an error."""
     idle = [pattern for pattern in layout_map if not any(layout_map.matches(pattern, name) for name in names)]
     if idle:
         raise ValueError(
@@ -90,36 +90,36 @@ def check_rules(layout_map: layout_maps.LayoutMap, names: Sequence[str]) -> None
         )
 
 
-# --- a table of it ----------------------------------------------------------------------------------------------------
+# --- a table of layouts -----------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterRow:
-    """One parameter in the answer of `explain`."""
+    """One parameter in the result of `explain`."""
 
     name: str
-    """Its path."""
+    """The parameter's path."""
     layout: layouts.Layout
-    """How it is spread."""
+    """The parameter's layout."""
     shape: tuple[int, ...]
-    """The shape of the whole."""
+    """The shape of the whole parameter."""
     local_shape: tuple[int, ...]
-    """The shape of what each device has."""
+    """The shape of each device's part."""
     local_bytes: int
-    """How many bytes each device has of it."""
+    """Number of the parameter's bytes on each device."""
     forward: relayouts.Plan
-    """What it takes to have it whole along the axes of the batch, before it is used."""
+    """The plan that makes the parameter whole along the batch's axes, before it is used."""
     backward: relayouts.Plan
-    """What it takes to have its gradient as it is spread, once each part of the batch has a term of it."""
+    """The plan that gives the gradient the parameter's layout, after each part of the batch has computed a term."""
 
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
 class Explanation:
-    """How a model is spread, and what a step moves of its parameters and their gradients. Printed it is a table.
+    """The layouts of a model's parameters, and the bytes that a step moves for parameters and gradients.
 
-    What operations move besides, such as the activations of a kernel that is cut along its input, depends on the model;
-    it is not in here.
+    Printed, it is a table. It does not include the bytes that operations move, such as activations of a kernel that is
+    cut along its input: they depend on the model.
     """
 
     rows: tuple[ParameterRow, ...]
@@ -129,17 +129,17 @@ class Explanation:
 
     @property
     def global_bytes(self) -> int:
-        """How many bytes all parameters have."""
+        """Number of bytes of all parameters."""
         return sum(row.local_bytes * math.prod(row.layout.shape) for row in self.rows)
 
     @property
     def local_bytes(self) -> int:
-        """How many bytes of parameters each device has."""
+        """Number of bytes of parameters on each device."""
         return sum(row.local_bytes for row in self.rows)
 
     @property
     def moved_bytes(self) -> int:
-        """How many bytes each device receives in a step."""
+        """Number of bytes that each device receives in a step."""
         return sum(row.forward.num_bytes + row.backward.num_bytes for row in self.rows)
 
     def __str__(self) -> str:
@@ -167,21 +167,21 @@ class Explanation:
 
 
 def explain(tree: object, layout_map: layout_maps.LayoutMap, *, batch_dims: Sequence[str] = ()) -> Explanation:
-    """Say how a model would be spread, and what a step would move of it. Nothing is spread, and nothing moved.
+    """Describe how a model would be spread, and the bytes that a step would move, without doing either.
 
-    A parameter that is cut along an axis of the batch is put together before it is used, and its gradient is summed
-    into parts (S. Rajbhandari, J. Rasley, O. Ruwase and Y. He, "ZeRO: Memory Optimizations Toward Training Trillion
-    Parameter Models", 2020); of one that is not the gradient is summed.
+    A parameter that is cut along an axis of the batch is gathered before it is used, and its gradient is summed into
+    parts (S. Rajbhandari, J. Rasley, O. Ruwase and Y. He, "ZeRO: Memory Optimizations Toward Training Trillion
+    Parameter Models", 2020). The gradient of any other parameter is summed whole.
 
     Args:
-        tree: The values, as for `distribute`; what has a `shape` and a `dtype` will do, such as
+        tree: The values, as for `distribute`. Objects with a `shape` and a `dtype` suffice, such as
             ``jax.eval_shape(model.init, ...)``.
-        layout_map: How they would be spread.
+        layout_map: The layouts.
         batch_dims: The mesh axes that cut the batch. Default: none, and no gradient is summed.
 
     Raises:
-        TypeError: A leaf has no shape, or no type of numbers.
-        ValueError: As `distribute`, or the mesh has no such axis.
+        TypeError: A leaf has no shape, or no numeric type.
+        ValueError: As for `distribute`, or the mesh has no such axis.
 
     Example:
         >>> import numpy as np
@@ -231,7 +231,7 @@ def _explain_one(
 
 
 def _count_bytes(dtype: Any) -> int:
-    """Return how many bytes an element of a type has, of whatever framework."""
+    """Return the bytes of an element of a type, which may be any framework's."""
     size = getattr(dtype, "itemsize", None)
     return size if isinstance(size, int) else np.dtype(dtype).itemsize
 

@@ -1,7 +1,7 @@
-"""Variables on a mesh: a value that changes, whose layout does not; and steps that change variables.
+"""Variables on a mesh, whose values change and whose layouts do not; and steps that change variables.
 
-Frameworks that compile or differentiate functions of values know nothing of variables. So there a variable stands for
-what the function was given in its place, for as long as it is traced (`_stand_for`): `value_and_gradients` and
+Frameworks that compile or differentiate functions of values know no variables. Therefore, while such a function is
+traced, each variable has the traced value in place of its own (`_stand_for`). In this way `value_and_gradients` and
 `function` turn a program that reads and assigns variables into a function of values.
 """
 
@@ -25,16 +25,16 @@ R = TypeVar("R")
 
 @final
 class DVariable(tensors.DTensor):
-    """A DTensor that can be assigned to. It computes as its value does.
+    """A DTensor that can be assigned to. In computations it acts like its value.
 
     Args:
         initial_value: An array, a number, or a DTensor; or a function without arguments that returns one.
-        layout: How it is spread, for good. Default: as `initial_value` is, which is a DTensor then.
-        name: For messages and checkpoints.
+        layout: The permanent layout. Default: the layout of `initial_value`, which must then be a DTensor.
+        name: The name in messages and checkpoints.
 
     Raises:
         TypeError: No layout is known.
-        ValueError: The layout does not fit, or is not that of `initial_value`.
+        ValueError: The layout does not fit, or differs from that of `initial_value`.
 
     Example:
         >>> import numpy as np
@@ -70,11 +70,11 @@ class DVariable(tensors.DTensor):
 
     @property
     def value(self) -> tensors.DTensor:
-        """The present value. It stays as it is when the variable is assigned to."""
+        """The current value. It stays unchanged when the variable is assigned to."""
         return self._value
 
     def read_value(self) -> tensors.DTensor:
-        """Return what it is now."""
+        """Return the current value."""
         return self._value
 
     @property
@@ -105,26 +105,26 @@ class DVariable(tensors.DTensor):
         return self._value._compute(function, *[arg.value if isinstance(arg, DVariable) else arg for arg in args])
 
     def __jax_array__(self) -> Any:
-        """The value for JAX's functions."""
+        """Return the value for JAX's functions."""
         return self.native
 
     @classmethod
     def __torch_function__(
         cls, function: Callable[..., Any], kinds: object, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Have PyTorch's functions take a variable as its value."""
+        """Let PyTorch's functions accept a variable as its value."""
         return function(*[_read(arg) for arg in args], **{name: _read(arg) for name, arg in (kwargs or {}).items()})
 
     # --- assigning ----------------------------------------------------------------------------------------------------
 
     def assign(self, value: Any) -> DVariable:
-        """Set it.
+        """Set the value; return the variable.
 
         Args:
-            value: A DTensor with the variable's layout, or an array, which is spread as the variable is.
+            value: A DTensor with the variable's layout; or an array, which is spread by that layout.
 
         Raises:
-            ValueError: The shape, the type or the layout is another one.
+            ValueError: The shape, the type or the layout differs from the variable's.
         """
         new = value.value if isinstance(value, DVariable) else value
         if not operations.is_dtensor(new):
@@ -146,11 +146,11 @@ class DVariable(tensors.DTensor):
         return self
 
     def assign_add(self, delta: object) -> DVariable:
-        """Add to it. See `assign`."""
+        """Add to the value; return the variable. See `assign`."""
         return self.assign(self._keep_layout(self + delta))
 
     def assign_sub(self, delta: object) -> DVariable:
-        """Subtract from it. See `assign`."""
+        """Subtract from the value; return the variable. See `assign`."""
         return self.assign(self._keep_layout(self - delta))
 
     def _keep_layout(self, value: Any) -> object:
@@ -165,7 +165,7 @@ class DVariable(tensors.DTensor):
 
 
 def _read(arg: object) -> object:
-    """Return the value of a variable, and of those in a list or tuple."""
+    """Return a variable's value; in a list or tuple, replace the variables with their values."""
     if isinstance(arg, (list, tuple)) and any(isinstance(one, DVariable) for one in arg):
         return type(arg)([_read(one) for one in arg])
     return arg.value if isinstance(arg, DVariable) else arg
@@ -177,20 +177,20 @@ def _read(arg: object) -> object:
 def value_and_gradients(
     function: Callable[P, object], variables: Sequence[DVariable], *args: P.args, **kwargs: P.kwargs
 ) -> tuple[Any, list[tensors.DTensor]]:
-    """Call a function, and differentiate it by variables that it reads.
+    """Call a function; return its result and its gradients by variables.
 
     Args:
         function: Returns a scalar; it assigns no variable.
-        variables: By which to differentiate, all on meshes of one framework.
-        *args: Its arguments.
-        **kwargs: The same.
+        variables: The variables to differentiate by, all on meshes of one framework.
+        *args: The function's positional arguments.
+        **kwargs: The function's keyword arguments.
 
     Returns:
         The scalar, and a gradient for each variable.
 
     Raises:
-        TypeError: What stands among the variables is none.
-        ValueError: There is none.
+        TypeError: An item of `variables` is no variable.
+        ValueError: `variables` is empty.
 
     Example:
         >>> import numpy as np
@@ -214,16 +214,16 @@ def function(*, variables: Sequence[DVariable], donate: bool = False) -> Callabl
     """Compile a step that reads and assigns variables, as ``tf.function`` does. A decorator.
 
     Args:
-        variables: All that the step reads or assigns. Another one that it assigns would keep a value of the trace.
-        donate: Whether the step may overwrite the memory of the variables' values. What a program still holds of
-            earlier values cannot be read then. Default: no.
+        variables: All variables that the step reads or assigns. Any other that it assigns keeps a traced value.
+        donate: Whether the step may overwrite the memory of the variables' values. Then references to earlier values
+            cannot be read any more. Default: no.
 
     Returns:
-        What makes a `Function` of a step. The step is traced once for each shape and type of its arguments.
+        A decorator that makes a `Function` of a step. The step is traced once for each shape and type of its arguments.
 
     Raises:
-        TypeError: What stands among the variables is none.
-        ValueError: There is none.
+        TypeError: An item of `variables` is no variable.
+        ValueError: `variables` is empty.
 
     Example:
         >>> import numpy as np
@@ -243,12 +243,12 @@ def function(*, variables: Sequence[DVariable], donate: bool = False) -> Callabl
 
 @final
 class Function(Generic[P, R]):
-    """A step that is compiled. Made by `function`.
+    """A compiled step. Made by `function`.
 
     Args:
         step: The step.
-        variables: All that it reads or assigns.
-        donate: Whether it may overwrite their values.
+        variables: All variables that the step reads or assigns.
+        donate: Whether the step may overwrite the variables' values.
     """
 
     def __init__(self, step: Callable[P, R], variables: Sequence[DVariable], *, donate: bool) -> None:
@@ -264,7 +264,7 @@ class Function(Generic[P, R]):
         functools.update_wrapper(self, step)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Do it."""
+        """Run the step, and assign the variables."""
         result: R
         result, values = self._run([one.value for one in self._variables], args, kwargs)
         for one, value in zip(self._variables, values, strict=True):
@@ -274,7 +274,7 @@ class Function(Generic[P, R]):
 
 @contextlib.contextmanager
 def _stand_for(variables: Sequence[DVariable], values: Sequence[tensors.DTensor]) -> Iterator[None]:
-    """Have variables be other values for the duration of a block."""
+    """Give variables other values for the duration of a block."""
     before = [one._value for one in variables]
     try:
         for one, value in zip(variables, values, strict=True):

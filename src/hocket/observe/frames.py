@@ -1,5 +1,7 @@
-"""Frames of a process's stacks that matter to the program's author: not the way of a task to its worker, and not
-threads that wait for one."""
+"""The frames of a process's stacks that matter to the program's author.
+
+Frames that lead to a task, and threads that wait for one, do not.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,17 @@ from typing import Final
 _FRAME: Final = re.compile(r"  File ")
 _PACKAGE: Final = f'"{Path(__file__).parents[1]}/'
 _CALLER: Final = "hocket/engine/local/worker/execution.py"
-"""Calls the program's functions in a worker."""
+"""The file whose frames call the program's functions in a worker."""
 _IDLE: Final = "hocket/engine/local/guardian.py"
-"""Is at the bottom of a worker's main thread."""
+"""The file with the bottom frame of a worker's main thread."""
 _WAITERS: Final = (_PACKAGE, "/threading.py", "/concurrent/futures/thread.py")
 
 
 def trim(text: str) -> str:
-    """Return stacks, as faulthandler writes them, of threads that run the program's code, down to where it begins. If
-    there are none: the text as it was."""
+    """Return those of faulthandler's stacks that run the program's code, from its first frame on.
+
+    If there are none, return the text unchanged.
+    """
     kept = []
     for block in text.strip().split("\n\n"):
         lines = block.splitlines()
@@ -35,7 +39,7 @@ def trim(text: str) -> str:
 
 
 def trim_samples(samples: Mapping[str, int]) -> dict[str, int]:
-    """Return samples, as `stacks.sample` does, of the program's code alone, each from where it begins."""
+    """Return the samples of `stacks.sample` that are in the program's code, each from its first frame on."""
     kept: Counter[str] = Counter()
     for stack, count in samples.items():
         thread, *frames = stack.split(";")

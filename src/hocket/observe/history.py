@@ -1,4 +1,4 @@
-"""Columns of a session's events that a viewer has read, and pictures of a window of them."""
+"""A session's events, kept in columns by a viewer, and drawings of a window of them."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ import numpy.typing as npt
 from hocket.engine.events import layout, reader
 
 RECORD = np.dtype([("started", "<f8"), ("seconds", "<f8"), ("subject", "<u8"), ("word", "<u8")])
-"""A record as it stands in memory; see `layout.RECORD`."""
+"""A record as it is in memory; see `layout.RECORD`."""
 
 LIMIT = 2_000_000
-"""How many records are kept unless told otherwise; 64 MB."""
+"""The default limit of kept records; 64 MB."""
 
 SPANS_IN_FULL = 2_000
-"""Up to so many spans in a window are drawn one by one; more are a picture of density, in which only what is longer
-than a pixel is drawn by itself: a screen has no more pixels in a row, and who draws takes processor time."""
+"""The most spans in a window that are drawn one by one. With more, a density is drawn, and only spans longer than a
+pixel: a screen has no more pixels in a row, and drawing takes processor time."""
 
 CHUNK = 16_384
-"""How many records are sorted together at least."""
+"""The least number of records that are sorted together."""
 
 SHOWN_NAMES = 20
-"""Names of which the sums are shown."""
+"""The number of names with sums."""
 
 Records = npt.NDArray[np.void]
 
 
 @dataclass
 class _Chunk:
-    """Some records of a process, by start."""
+    """Some records of a process, sorted by start."""
 
     records: Records
     start: float
     end: float
-    """When the last of them ended."""
+    """The latest end of a record."""
 
     @classmethod
     def build(cls, records: Records) -> _Chunk:
@@ -47,21 +47,21 @@ class _Chunk:
 
 @dataclass
 class Lane:
-    """One process."""
+    """The records of one process."""
 
     worker_id: int
     pid: int
     names: list[str]
-    """By number."""
+    """The names by their numbers."""
     missed: int = 0
-    """How many records were overwritten before they were read."""
+    """The number of records that were overwritten before they could be read."""
     dropped: int = 0
-    """How many were read and given up, so that the limit holds."""
+    """The number of records that were read and dropped to keep the limit."""
     chunks: list[_Chunk] = field(default_factory=list)
-    """Oldest first. So a look costs what is new, and what is in its window."""
+    """The chunks, oldest first. Chunks keep the cost of a view to the new records and those in its window."""
 
     def add(self, batch: reader.Batch) -> None:
-        """Take in what has been read."""
+        """Add the records of a batch."""
         self.names = batch.names
         self.missed += batch.missed
         if not batch.records:
@@ -75,7 +75,7 @@ class Lane:
         return sum(len(chunk.records) for chunk in self.chunks)
 
     def choose(self, start: float, end: float) -> Records:
-        """Return what ran between two moments, by start within each chunk."""
+        """Return the records between two moments, sorted by start within each chunk."""
         found = [np.empty(0, RECORD)]
         for chunk in self.chunks:
             if chunk.start < end and chunk.end > start:
@@ -84,12 +84,12 @@ class Lane:
         return np.concatenate(found)
 
     def drop(self) -> None:
-        """Give up the oldest chunk."""
+        """Drop the oldest chunk."""
         self.dropped += len(self.chunks.pop(0).records)
 
 
 class History:
-    """The events read of one session."""
+    """The events of one session that were read so far."""
 
     def __init__(self, events: reader.EventReader, limit: int = LIMIT) -> None:
         self._reader = events
@@ -97,7 +97,7 @@ class History:
         self.lanes: dict[tuple[int, int], Lane] = {}
 
     def update(self) -> None:
-        """Read what is new."""
+        """Read the new events."""
         for batch in self._reader.read():
             key = batch.worker_id, batch.pid
             lane = self.lanes.get(key)
@@ -108,7 +108,7 @@ class History:
             max(self.lanes.values(), key=len).drop()
 
     def count(self) -> dict[str, int]:
-        """Return how many records were written, and what became of them: ``written = kept + missed + dropped``."""
+        """Return the numbers of written, kept, missed and dropped records: ``written = kept + missed + dropped``."""
         lanes = self.lanes.values()
         kept, missed, dropped = (
             sum(map(len, lanes)),
@@ -118,27 +118,27 @@ class History:
         return {"kept": kept, "missed": missed, "dropped": dropped, "written": kept + missed + dropped}
 
     def find_end(self) -> float:
-        """Return when the last span that was read ended; 0 if there is none."""
+        """Return the end of the latest span that was read; 0 if there is none."""
         return max((chunk.end for lane in self.lanes.values() for chunk in lane.chunks), default=0.0)
 
     def find_start(self) -> float:
-        """Return when the first span that is kept started; 0 if there is none."""
+        """Return the start of the earliest kept span; 0 if there is none."""
         return min((chunk.start for lane in self.lanes.values() for chunk in lane.chunks), default=0.0)
 
     def draw(self, start: float, end: float, width: int) -> dict[str, Any]:
         """Return the spans between two moments, as plain data.
 
         Args:
-            start: By `time.perf_counter`.
-            end: The same.
-            width: In pixels.
+            start: The window's start, by `time.perf_counter`.
+            end: The window's end, by `time.perf_counter`.
+            width: The window's width in pixels.
 
         Returns:
-            ``lanes``, a row a process. If there are at most `SPANS_IN_FULL`, each has ``spans``: rows of start,
-            seconds, number of name, kind, state, attempt (how many, if they are merged), subject. Else it has ``busy``:
-            how much of each pixel's time something ran, from 0 to 255, and ``most``: the number of the name that ran
-            longest in it; and as spans only those that are longer than a pixel. ``names``: the sums of each of those
-            that took longest. ``runs``: how often tasks, calls and constructors ran, of all names.
+            ``lanes``: one for each process. With at most `SPANS_IN_FULL` spans in all, each has ``spans``: rows of
+            start, seconds, number of name, kind, state, attempt (number of runs if merged), subject. With more, it has
+            ``busy``: for each pixel the share of time with work, from 0 to 255; ``most``: the number of the name with
+            most time in it; and ``spans`` longer than a pixel only. ``names``: sums for the names with most time.
+            ``runs``: the number of runs of tasks, calls and constructors, of all names.
         """
         chosen = [(lane, lane.choose(start, end)) for _, lane in sorted(self.lanes.items())]
         total = sum(len(records) for _, records in chosen)
@@ -174,14 +174,14 @@ def _count_runs(records: Records) -> int:
 
 
 def _read_runs(records: Records) -> npt.NDArray[np.int64]:
-    """Return how many runs each record is of."""
+    """Return the number of runs in each record."""
     states = records["word"] >> layout.STATE_SHIFT & 0xFF
     attempts = (records["word"] >> layout.ATTEMPT_SHIFT).astype(np.int64)
     return np.where(states == layout.State.MERGED, attempts, 1)
 
 
 def _sum_up(lanes: Sequence[tuple[Lane, Records]], start: float, end: float) -> list[dict[str, object]]:
-    """Return what each name took between two moments; the longest first. ``mean`` and ``longest`` are of whole runs."""
+    """Return each name's time between two moments, the longest first. ``mean`` and ``longest`` count whole runs."""
     found: dict[str, dict[str, Any]] = {}
     for lane, records in lanes:
         numbers = (records["word"] & 0xFFFFFFFF).astype(np.int64)

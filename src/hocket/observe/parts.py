@@ -12,15 +12,15 @@ from hocket.observe import sessions
 from hocket.stores import calls
 
 ASK_SECONDS = 0.5
-"""How long answers are good for: several pages may ask."""
+"""Seconds for which answers are reused, as several pages may ask."""
 
 ASKED_AT_ONCE = 16
-"""How many processes are asked at the same time."""
+"""The number of processes asked at the same time."""
 
 
 @final
 class Parts:
-    """Asks all processes of a session. Used from several threads."""
+    """The parts of all processes of a session. Several threads may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,16 +29,17 @@ class Parts:
         self._asked_at: dict[int, float] = {}
 
     def describe(self, driver_pid: int) -> dict[str, list[dict[str, Any]]]:
-        """Return what there is to see, by kind; each with the ``pid`` of its process, and how many seconds ``ago`` it
-        was so: a process that is stopped does not answer.
+        """Return the parts by kind, each with the ``pid`` of its process and the age of its facts, ``ago``, in seconds.
+
+        A stopped process does not answer, so its facts may be old.
 
         Args:
-            driver_pid: Of a session of this user.
+            driver_pid: The driver of a session of this user.
         """
         with self._lock:
             members = sessions.list_family(driver_pid)
             if time.monotonic() - self._asked_at.get(driver_pid, 0.0) > ASK_SECONDS:
-                # One that does not answer holds nobody up.
+                # All at the same time: a process that does not answer then delays no other.
                 list(calls.do_all(self._ask, members, ASKED_AT_ONCE, "hocket-parts"))
                 self._asked_at[driver_pid] = time.monotonic()
             found: dict[str, list[dict[str, Any]]] = {}

@@ -1,6 +1,6 @@
-"""Searches, as the dashboard shows them: from their logs, which anybody reads on while they are written.
+"""Searches in the dashboard, read from their logs, also while these are written.
 
-A viewer does not unpickle a log: it runs no code of others.
+A viewer never unpickles a log, so it runs no other user's code.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from hocket.observe import sessions
 from hocket.observe.runs import history, lines
 
 NAME: Final = "search.jsonl"
-"""What the log of a search is called; `hocket.tune.log` says what stands in it."""
+"""The name of a search's log; `hocket.tune.log` describes its contents."""
 
 LOOK_SECONDS = 1.0
-"""How long the list of searches is good for."""
+"""Seconds for which a list of searches is reused."""
 
 MOST_TRIALS = 1000
-"""How many trials are shown: those that run, and the best of the others."""
+"""The most trials shown: running ones first, then the best of the others."""
 
 MOST_ITERATIONS = 10_000_000
-"""More are not believed: the log is damaged."""
+"""The most iterations believed; a log with more is damaged."""
 
 MOST_CURVES = 30
-"""Of how many trials the metric is drawn over their reports."""
+"""The most trials with a curve of the metric."""
 
 MOST_GROUPS = 6
-"""Into how many groups of equal size numbers are cut, to see whether a metric differs between them."""
+"""The number of groups of equal size into which numbers are cut, to compare a metric between them."""
 
 _STATES: Final = {"start": "running", "process": "running", "pause": "paused", "retry": "waits", "revive": "waits"}
 
@@ -48,7 +48,7 @@ Plain = float | int | bool | str | None
 
 @dataclass
 class Trial:
-    """The facts of a trial."""
+    """A trial's state, as read from the log."""
 
     number: int
     trial_id: str
@@ -60,14 +60,14 @@ class Trial:
     error: str | None = None
     reason: str | None = None
     exploits: int = 0
-    """How often it went on from another one's state."""
+    """The number of times that the trial took over another's state."""
     curves: dict[str, list[float]] = field(default_factory=dict)
-    """Its metrics that are numbers, by report."""
+    """The trial's numeric metrics, by report."""
 
 
 @final
 class SearchHistory:
-    """The trials of a search, read on from where they were read last.
+    """The trials of a search, as read from its log so far.
 
     Args:
         folder: The search's folder.
@@ -87,7 +87,7 @@ class SearchHistory:
         self.trials: dict[str, Trial] = {}
 
     def update(self) -> None:
-        """Read what is new."""
+        """Read the new lines."""
         with contextlib.closing(self._lines):
             for line in self._lines.read(self._forget):
                 try:
@@ -103,7 +103,7 @@ class SearchHistory:
             self.metric, self.mode = None if metric is None else str(metric), str(line.get("mode") or "max")
             self.last = history.read_time(line["time"])
             self.started = self.started or self.last
-            for trial in self.trials.values():  # those that ran when the one before was killed
+            for trial in self.trials.values():  # they ran when the last session was killed
                 if trial.state == "running":
                     trial.state = "waits"
         elif event == "trial":
@@ -140,21 +140,22 @@ class SearchHistory:
 
     @property
     def state(self) -> str:
-        """``"running"``, ``"finished"``, or ``"interrupted"``: trials are left, and nobody goes on with them."""
+        """``"running"``, ``"finished"``, or ``"interrupted"``: trials are unfinished, and no process runs the
+        search."""
         if lines.is_locked(self.path / NAME):
             return "running"
         is_over = all(one.state in ("terminated", "error") for one in self.trials.values())
         return "finished" if is_over else "interrupted"
 
     def list_states(self) -> dict[str, str]:
-        """Return the state of each trial, by its id. None runs where nobody goes on with the search."""
+        """Return the state of each trial, by its id. If no process runs the search, running ones are interrupted."""
         states = {name: one.state for name, one in self.trials.items()}
         if self.state == "running":
             return states
         return {name: "interrupted" if state == "running" else state for name, state in states.items()}
 
     def list_metrics(self) -> list[str]:
-        """Return the names of metrics that are numbers."""
+        """Return the names of the numeric metrics."""
         return list(dict.fromkeys(name for one in self.trials.values() for name in one.curves))
 
 
@@ -182,10 +183,10 @@ def _find_last_line(text: str) -> str:
 
 @final
 class Searches:
-    """The searches of a folder, or those that sessions go on with. Used from several threads.
+    """The searches of a folder, or those of sessions. Several threads may use it.
 
     Args:
-        folder: None for those of sessions.
+        folder: The folder; None for the searches of sessions.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -193,11 +194,11 @@ class Searches:
         self._lock = threading.Lock()
         self._known: dict[str, SearchHistory] = {}
         self._listed_at = -math.inf
-        #: The driver of the session that a search was found with.
+        #: The driver of the session that runs a search.
         self._drivers: dict[str, int] = {}
 
     def list_searches(self, driver_pids: Iterable[int]) -> list[dict[str, Any]]:
-        """Return a line for each search, the one that began last first."""
+        """Return a line for each search, the latest first."""
         with self._lock:
             if time.monotonic() - self._listed_at > LOOK_SECONDS:
                 self._find(driver_pids)
@@ -217,16 +218,16 @@ class Searches:
         for path in logs:
             self._known.setdefault(str(path.parent), SearchHistory(path.parent))
         for one in self._known.values():
-            with contextlib.suppress(OSError):  # it was removed meanwhile
+            with contextlib.suppress(OSError):  # removed in the meantime
                 one.update()
 
     def describe(self, path: str, metric: str | None, width: int) -> dict[str, Any] | None:
-        """Return a search for viewers; None if it is not among the open ones.
+        """Return a search's data for viewers; None if it is not in the list of searches.
 
         Args:
-            path: Its folder.
-            metric: Which one. Default: the search's.
-            width: Of a plot, in pixels.
+            path: The search's folder.
+            metric: The metric to show. Default: the search's.
+            width: The width of a plot in pixels.
         """
         with self._lock:
             search = self._known.get(path)
@@ -259,7 +260,7 @@ class Searches:
 
 
 def _score(trial: Trial, metric: str, *, better: bool) -> tuple[Trial, float | None]:
-    """Return a trial with its last value, its sign turned so that less is better; None if that is no finite number."""
+    """Return a trial with its last value, negated if more is better; None if the value is not finite."""
     last = (trial.curves.get(metric) or [math.nan])[-1]
     return trial, (-last if better else last) if math.isfinite(last) else None
 
@@ -299,7 +300,7 @@ def _describe_trial(trial: Trial, score: float | None, state: str) -> dict[str, 
 
 
 def _list_parameters(search: SearchHistory) -> list[str]:
-    """Return the names of hyperparameters of which trials have different values."""
+    """Return the names of hyperparameters whose values differ between trials."""
     values: dict[str, set[str]] = {}
     for one in search.trials.values():
         for name, value in one.config.items():
@@ -310,15 +311,15 @@ def _list_parameters(search: SearchHistory) -> list[str]:
 def measure_associations(search: SearchHistory, metric: str) -> list[dict[str, Any]]:
     """Return how much of a metric's variation goes with each hyperparameter alone, the greatest first.
 
-    It is epsilon squared (T. L. Kelley, "An unbiased correlation ratio measure", 1935) of the metric's ranks between
-    groups of trials: those with the same text, or so many of neighbouring numbers. 0: no more than by chance. Two
-    hyperparameters that matter only together are not found.
+    The measure is epsilon squared (T. L. Kelley, "An unbiased correlation ratio measure", 1935) of the metric's ranks
+    between groups of trials with equal texts or neighbouring numbers. 0 means no more than chance. It does not find
+    hyperparameters that matter only together.
     """
     scored = [(one, value) for one, value in (_score(one, metric, better=False) for one in search.trials.values())]
     known = [(one, value) for one, value in scored if value is not None]
     if len(known) < 2 * MOST_GROUPS:
         return []
-    # Equal values share a rank: else the order of the trials, which is that of a grid, would tell them apart.
+    # Equal values share a rank; else the order of trials, which in a grid follows the values, would count.
     _, places, counts = np.unique([value for _, value in known], return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts + 1) / 2)[places]
     found = []
@@ -329,7 +330,7 @@ def measure_associations(search: SearchHistory, metric: str) -> list[dict[str, A
 
 
 def _group(values: list[Plain]) -> npt.NDArray[np.int64]:
-    """Return the number of the group that each value is in."""
+    """Return the number of each value's group."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         numbers = np.array(values, np.float64)
         if len(np.unique(numbers)) > MOST_GROUPS:

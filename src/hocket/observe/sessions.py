@@ -1,4 +1,4 @@
-"""Sessions that run on this machine, and the way to their events."""
+"""The sessions that run on this machine, and access to their events."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from hocket.engine.local import endpoint, messages
 from hocket.observe.runs import lines
 
 Session = dict[str, Any]
-"""``driver_pid``, ``guardian_pid``, ``snapshot`` (what the driver says, or None), ``problem`` (why it says nothing) and
-``processes``."""
+"""``driver_pid``, ``guardian_pid``, ``processes``, ``snapshot`` (the driver's answer) and ``problem`` (why it is
+None)."""
 
 
 HAS_CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children").exists()
-"""Whether this kernel lists the children of a process; else all processes have to be asked for their parents."""
+"""Whether this kernel lists a process's children; if not, each process is read for its parent."""
 
 
 class SessionEvents:
-    """The events of a session of this user, as another process reads them. To be closed."""
+    """The events of a session of this user, read from another process. Must be closed."""
 
     def __init__(self, driver_pid: int) -> None:
-        """Open them."""
+        """Open the events."""
         self._fd = _open_status(driver_pid)
         self.reader = reader.EventReader(self._fd, messages.EVENTS_AT)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         os.close(self._fd)
 
 
@@ -43,14 +43,14 @@ def _open_status(driver_pid: int) -> int:
     except FileNotFoundError:
         raise LookupError(f"There is no process {driver_pid}.") from None
     for path in found:
-        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # closed in the meantime
             if str(path.readlink()).startswith(f"/memfd:{messages.STATUS_NAME} "):
                 return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     raise LookupError(f"The process {driver_pid} shows no session.")
 
 
 def look(found: endpoint.Found, timeout_s: float) -> Session:
-    """Return one session: what its driver says, if it answers, and what the kernel says of its processes."""
+    """Return a session: its driver's description, if it answers, and the kernel's data about its processes."""
     session: Session = {
         "driver_pid": found.driver_pid,
         "guardian_pid": found.guardian_pid,
@@ -68,7 +68,7 @@ def look(found: endpoint.Found, timeout_s: float) -> Session:
 
 
 def list_found(driver_pid: int | None = None) -> list[endpoint.Found]:
-    """Return the sessions of this user, or that of one driver."""
+    """Return the sessions of this user, or the session of one driver."""
     if driver_pid is None:
         return endpoint.list_sessions()
     found = endpoint.find_session(driver_pid)
@@ -78,21 +78,20 @@ def list_found(driver_pid: int | None = None) -> list[endpoint.Found]:
 
 
 def list_family(pid: int) -> list[int]:
-    """Return a process and those below it."""
+    """Return a process and its descendants."""
     if not HAS_CHILDREN:
-        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+        with contextlib.suppress(psutil.Error):  # ended in the meantime
             return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
         return []
     found = [pid] if Path(f"/proc/{pid}").exists() else []
-    for member in found:  # it grows
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+    for member in found:  # the list grows
+        with contextlib.suppress(OSError):  # ended in the meantime
             found += endpoint.list_children(member)
     return found
 
 
 def find_logs(driver_pids: Iterable[int], name: str) -> dict[Path, int]:
-    """Return the logs of a name that sessions write, and those that their drivers have written; each with its
-    driver."""
+    """Return the logs with a name that sessions are writing or their drivers have written, each with its driver."""
     found: dict[Path, int] = {}
     for pid in driver_pids:
         paths = [path for member in list_family(pid) for path in lines.list_open(member, name)]
@@ -107,7 +106,7 @@ def _list_processes(found: endpoint.Found) -> Iterable[dict[str, object]]:
     yield from _describe_process(found.driver_pid, "driver")
     yield from _describe_process(found.guardian_pid, "guardian")
     for pid in list_family(found.guardian_pid)[1:]:
-        with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
+        with contextlib.suppress(OSError, ValueError):  # ended in the meantime
             is_worker = int(descendants.read_stat(pid)[1]) == found.guardian_pid
             yield from _describe_process(pid, "worker" if is_worker else "child of a worker")
 
@@ -126,5 +125,5 @@ def _describe_process(pid: int, role: str) -> Iterable[dict[str, object]]:
                 "cpu_seconds": times.user + times.system,
                 "started_at": process.create_time(),
             }
-    except psutil.Error:  # it has ended meanwhile
+    except psutil.Error:  # ended in the meantime
         return

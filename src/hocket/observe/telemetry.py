@@ -1,6 +1,6 @@
-"""Work of a session as spans of OpenTelemetry, by OpenTelemetry's own library.
+"""A session's work as OpenTelemetry spans, by OpenTelemetry's own library.
 
-Needs ``pip install 'hocket[telemetry]'``, and whatever exporter the spans are to go to.
+It needs ``pip install 'hocket[telemetry]'``, and an exporter for the spans.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ _trace: Final = extras.load(
 )
 
 LOOK_SECONDS = 1.0
-"""How often the events are read. Each process keeps the last 32,768."""
+"""Seconds between two reads of the events. Each process keeps the last 32,768."""
 
 MEET_SECONDS = 0.05
-"""How often is looked whether there is something to read at all: nothing is there before the first task."""
+"""Seconds between two attempts to open the events, which do not exist before the first task."""
 
 CLOSE_SECONDS = 10.0
-"""How long `SpanExporter.close` waits for a span processor."""
+"""Seconds that `SpanExporter.close` waits for a span processor."""
 
 
 @final
 class SpanExporter:
-    """Makes spans of a session's tasks, actor calls, constructors, waits in `get` and large values in `put`.
+    """An exporter that makes spans of tasks, actor calls, constructors, waits in `get` and large values in `put`.
 
-    A thread of the driver reads the events that each process writes anyway, once a second; tasks do not wait for it. A
-    span has the times of the run, the process it ran in, and an error status if it failed. Runs under 0.1 ms that
-    follow one another may share a span, which says how many they are.
+    Once a second, a thread of the driver reads the events that each process writes anyway; tasks do not wait for it. A
+    span has the times of the run, its process, and an error status if the run failed. Consecutive runs under 0.1 ms may
+    share a span, which has their number.
 
     Use it as a context manager in the driver, or call `start` and `close`.
 
     Args:
-        provider: A `TracerProvider`. Default: the one that OpenTelemetry has been given globally.
+        provider: A `TracerProvider`. Default: OpenTelemetry's global one.
 
     Example:
         >>> import hocket
@@ -69,17 +69,17 @@ class SpanExporter:
         self._thread: threading.Thread | None = None
         self._offset = 0
         self.missed = 0
-        """How many events were overwritten before they were read."""
+        """The number of events that were overwritten before they could be read."""
         self.refused = 0
-        """How many events a span processor has raised for."""
+        """The number of events for which a span processor raised an error."""
 
     def start(self) -> None:
-        """Begin to read; what ran before is read, too.
+        """Begin to read, from the earliest event that is left.
 
         Raises:
             SessionClosedError: No session is open.
             LookupError: The session writes no events: its engine is the in-process one, or Ray's.
-            RuntimeError: It has begun.
+            RuntimeError: The exporter has begun before.
         """
         if self._thread is not None:
             raise RuntimeError("This exporter reads already. Make another one for another session.")
@@ -93,9 +93,9 @@ class SpanExporter:
         self._thread.start()
 
     def close(self) -> None:
-        """Read what is left, and end. The provider is the program's, and is not shut down.
+        """Read the remaining events, and stop. Leave the provider, which is the program's, open.
 
-        A span processor that does not return is left alone after `CLOSE_SECONDS`, with a warning.
+        If a span processor does not return within `CLOSE_SECONDS`, warn and stop waiting.
         """
         if self._thread is None:
             return

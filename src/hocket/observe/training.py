@@ -1,4 +1,4 @@
-"""The runs for viewers: those of a folder, or those that sessions go on with."""
+"""The training runs of a viewer: those of a folder, or those of sessions."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from hocket.observe import frames, sessions
 from hocket.observe.runs import advice, history, log
 
 LOOK_SECONDS = 1.0
-"""How long the list of runs is good for."""
+"""Seconds for which a list of runs is reused."""
 
 STACK_SECONDS = 2.0
-"""How often ranks are asked for their stacks while somebody looks: a stopped one can no longer be asked."""
+"""Seconds between two reads of ranks' stacks while a page is open. A rank that has stopped can no longer answer."""
 
 RECENT_SECONDS = 30.0
-"""How long a stretch what ranks spend their time on is shown for."""
+"""The length, in seconds, of the recent stretch for which time spent is shown."""
 
 MOST_CURVES = 60
-"""How many metrics are drawn."""
+"""The most metrics drawn."""
 
 
 class Runs:
-    """Runs, read on. Used from several threads."""
+    """Training runs and their histories, as read so far. Several threads may use them."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         self._lock = threading.Lock()
         self._known: dict[str, history.RunHistory] = {}
-        #: Runs that are over, of which nobody has seen more than a line.
+        #: Ended runs that viewers have seen only as a line so far.
         self._over: dict[str, history.Glimpse] = {}
         self._listed_at = -math.inf
         self._stacks: dict[int, tuple[str, float]] = {}
         self._asked_at: dict[str, float] = {}
-        #: The driver of the session that a run was found with.
+        #: The driver of the session that runs a run.
         self._drivers: dict[str, int] = {}
 
     def list_runs(self, driver_pids: Iterable[int]) -> list[dict[str, Any]]:
-        """Return a line for each run, the one that began last first.
+        """Return a line for each run, the latest first.
 
         Args:
-            driver_pids: Of the sessions, whose runs are shown unless it is a folder's.
+            driver_pids: The drivers of sessions, whose runs are listed unless a folder is given.
         """
         with self._lock:
             if time.monotonic() - self._listed_at > LOOK_SECONDS:
@@ -61,7 +61,7 @@ class Runs:
         return sorted(found, key=lambda line: -line["started"])
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         with self._lock:
             for run in self._known.values():
                 run.close()
@@ -74,13 +74,13 @@ class Runs:
             self._drivers |= {str(path.parent): pid for path, pid in owned.items()}
             folders = [path.parent for path in owned]
         for folder in folders:
-            with contextlib.suppress(OSError):  # it was removed meanwhile
+            with contextlib.suppress(OSError):  # removed in the meantime
                 self._meet(folder)
         for run in self._known.values():
             run.update()
 
     def _meet(self, folder: Path) -> None:
-        """Take up a run: a glimpse of one that is over, and all of one that may go on."""
+        """Add a run: a glimpse of an ended one, or the full history of one that may go on."""
         path, file = str(folder), folder / log.NAME
         known = self._over.get(path)
         if path in self._known or (known is not None and file.stat().st_size == known.size):
@@ -96,15 +96,15 @@ class Runs:
         self._known[path] = history.RunHistory(path)
 
     def describe(self, path: str, width: int) -> dict[str, Any] | None:
-        """Return a run for viewers; None if it is not among the open ones.
+        """Return a run's data for viewers; None if it is not in the list of runs.
 
         Args:
-            path: Its folder.
-            width: Of a plot, in pixels.
+            path: The run's folder.
+            width: The width of a plot in pixels.
         """
         with self._lock:
             if path in self._over:
-                with contextlib.suppress(OSError):  # it was removed meanwhile
+                with contextlib.suppress(OSError):  # removed in the meantime
                     self._open(path)
             run = self._known.get(path)
             if run is None:
@@ -195,13 +195,13 @@ def _describe_over(path: str, run: history.Glimpse) -> dict[str, object]:
 
 
 def _count_recent(run: history.RunHistory) -> int:
-    """Return how many rows are not older than the last one by more than `RECENT_SECONDS`; one at least."""
+    """Return the number of rows within `RECENT_SECONDS` before the last row; at least 1."""
     times = np.frombuffer(run.times) if len(run) else np.empty(0)
     return max(1, int((times > times[-1] - RECENT_SECONDS).sum())) if len(times) else 1
 
 
 def _draw(run: history.RunHistory, width: int) -> dict[str, object]:
-    """Return the curves: ``rows`` and ``seconds`` are what can be on the horizontal axis."""
+    """Return the curves. ``rows_drawn`` and ``seconds`` are the choices for the horizontal axis."""
     names = run.names[:MOST_CURVES]
     curves = {name: run.get_curve(name) for name in names}
     labels = [(name, rank) for name, columns in curves.items() for rank in range(len(columns))]
@@ -223,7 +223,7 @@ def _draw(run: history.RunHistory, width: int) -> dict[str, object]:
 
 
 def _round(values: history.Floats) -> list[float | None]:
-    """Return values as a curve shows them: to a hundred thousandth of its height. None is not finite."""
+    """Return values rounded to a hundred thousandth of the curve's height. None replaces values that are not finite."""
     known = np.isfinite(values)
     height = float(np.ptp(values[known])) if known.any() else 0.0
     if 1e-9 < height < math.inf:
@@ -232,5 +232,5 @@ def _round(values: history.Floats) -> list[float | None]:
 
 
 def _show_last(value: float | None) -> float | str | None:
-    """Return a value as JSON has it."""
+    """Return a value that JSON can hold."""
     return value if value is None or math.isfinite(value) else str(value)

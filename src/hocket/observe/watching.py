@@ -1,4 +1,4 @@
-"""The sessions for viewers, and what has been read of their events."""
+"""The sessions of a viewer, and their events read so far."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hocket.engine.local import endpoint
 from hocket.observe import frames, history, sessions
 
 LOOK_SECONDS = 0.5
-"""How long the list of sessions is good for: each look goes through all processes of the machine."""
+"""Seconds for which a list of sessions is reused: making one goes through all processes of the machine."""
 
 ANSWER_SECONDS = 1.0
-"""How long a driver may take to describe itself. A page asks again anyway."""
+"""Seconds for a driver's answer. A page asks again anyway."""
 
 
 class Watch:
-    """All sessions of this user, or one. Used from several threads."""
+    """All sessions of this user, or one session. Several threads may use it."""
 
     def __init__(self, driver_pid: int | None = None) -> None:
         self._only = driver_pid
@@ -31,7 +31,7 @@ class Watch:
         self._opened: dict[endpoint.Found, tuple[sessions.SessionEvents, history.History]] = {}
 
     def list_found(self) -> list[endpoint.Found]:
-        """Return the sessions that there are, or were a moment ago."""
+        """Return the present sessions, from a list of at most `LOOK_SECONDS` ago."""
         now = time.monotonic()
         if now - self._looked_at > LOOK_SECONDS:
             self._found = sessions.list_found(self._only)
@@ -39,20 +39,20 @@ class Watch:
         return self._found
 
     def describe(self, driver_pid: int) -> sessions.Session | None:
-        """Return what a session says of itself, and the system of its processes; None if there is no such session."""
+        """Return a session's description by its driver and by the system; None if there is no such session."""
         for found in self.list_found():
             if found.driver_pid == driver_pid:
                 return sessions.look(found, ANSWER_SECONDS)
         return None
 
     def draw(self, driver_pid: int, seconds: float, width: int, end: float | None = None) -> dict[str, Any] | None:
-        """Return a picture of the events of a session; None if it cannot be looked at.
+        """Return a drawing of a session's events; None if they cannot be read.
 
         Args:
-            driver_pid: Which session.
-            seconds: How long a stretch of time; 0 for all that is kept.
-            width: In pixels.
-            end: When it ends, by `time.perf_counter`. Default: now.
+            driver_pid: The session's driver.
+            seconds: The length of the window; 0 for all kept events.
+            width: The window's width in pixels.
+            end: The window's end, by `time.perf_counter`. Default: now.
         """
         with self._lock:
             found = self._open(driver_pid)
@@ -70,7 +70,7 @@ class Watch:
             }
 
     def read_stack(self, driver_pid: int, pid: int) -> str | None:
-        """Return what each thread of a process of a session does; None if it is none of its."""
+        """Return the stacks of a process's threads; None if the process is not in the session."""
         if not self._has_member(driver_pid, pid):
             return None
         probe = stack_questions.find_probe(pid)
@@ -84,9 +84,9 @@ class Watch:
         return f"The process {pid} does not answer: it has ended, or has had no processor for a while."
 
     def sample(self, driver_pid: int, pid: int) -> dict[str, int] | None:
-        """Look at a process of a session for a second; return how often it was where, by stack.
+        """Sample a process of a session for a second; return the number of samples by stack.
 
-        None if it is none of the session's, is stopped, or does not answer.
+        Return None if the process is not in the session, is stopped, or does not answer.
         """
         if not self._has_member(driver_pid, pid) or descendants.is_stopped(pid):
             return None
@@ -100,7 +100,7 @@ class Watch:
             return False
         try:
             return pid == driver_pid or found.guardian_pid in [one.pid for one in psutil.Process(pid).parents()]
-        except (psutil.Error, ValueError, OverflowError):  # it has ended, or is no number of a process
+        except (psutil.Error, ValueError, OverflowError):  # ended, or not a process's number
             return False
 
     def _open(self, driver_pid: int) -> history.History | None:
@@ -110,7 +110,7 @@ class Watch:
         found = next((one for one in there if one.driver_pid == driver_pid), None)
         if found is None:
             return None
-        if found not in self._opened:  # a driver that opens a session after another has another guardian
+        if found not in self._opened:  # a driver's second session has another guardian
             with contextlib.suppress(OSError, LookupError):
                 opened = sessions.SessionEvents(driver_pid)
                 self._opened[found] = opened, history.History(opened.reader)
@@ -118,7 +118,7 @@ class Watch:
         return known[1] if known is not None else None
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         with self._lock:
             for opened, _ in self._opened.values():
                 opened.close()

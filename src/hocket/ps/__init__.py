@@ -1,10 +1,11 @@
 """Parameter servers: servers hold variables, workers compute, a coordinator schedules.
 
-`cluster` says who takes part. `initializers` say what a variable begins with, and `optimizers` how a gradient changes
-it. `partitioners` say into how many shards it is cut, and `placement` which server holds which. These need numpy alone.
+`cluster` describes the cluster's tasks. `initializers` compute a variable's first value, and `optimizers` turn
+gradients into updates. `partitioners` choose the number of shards, and `placement` each shard's server. These need
+numpy alone.
 
-`strategy` starts servers, and `base_strategy` is what a program does with them. In `stores` a push updates variables:
-they lie in memory that all processes of a machine share. `executor` keeps the workers busy.
+`strategy` starts the servers, and `base_strategy` has the methods that a program calls. `stores` holds the
+variables in memory that all processes of a machine share, and applies pushes. `executor` keeps the workers busy.
 """
 
 import typing as _typing
@@ -56,7 +57,7 @@ if _typing.TYPE_CHECKING:
     from hocket.ps.variable import ShardedVariable as ShardedVariable
     from hocket.ps.variable import Variable as Variable
 
-    ClusterSpec = Cluster  # TensorFlow's name, as the next ones are
+    ClusterSpec = Cluster  # TensorFlow's names, here and below
     ClusterCoordinator = Coordinator
     FixedShardsPartitioner = FixedShards
     MinSizePartitioner = MinSize

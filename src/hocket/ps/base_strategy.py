@@ -1,4 +1,4 @@
-"""The strategy in every process that has it: variables on its servers, pulls and pushes."""
+"""The base class of strategies in any process: makes variables, pulls and pushes."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from hocket.ps.stores.memory import Array
 
 
 class BaseStrategy(abc.ABC):
-    """A strategy in every process that has it: it makes variables, pulls, pushes, and shows itself."""
+    """A strategy as any process sees it: it makes variables, pulls, pushes, and takes snapshots."""
 
     def __init__(self, address: links.Address) -> None:
         self.address: Final = address
 
     @abc.abstractmethod
     def _get_registry(self) -> registry.Registry:
-        """Return who makes variables."""
+        """Return the registry, which makes variables."""
 
     def _list_made(self) -> list[records.VariableRecord]:
         return self._get_registry().list_made()
@@ -54,24 +54,24 @@ class BaseStrategy(abc.ABC):
         colocate_with: variable.BaseVariable | None = None,
         exist_ok: bool = False,
     ) -> variable.Variable | variable.ShardedVariable:
-        """Make a variable; ``ps.Variable(...)`` under `scope` does it.
+        """Make a variable; ``ps.Variable(...)`` under `scope` calls this method.
 
         Args:
-            initial_value: An array; or a function of a shape, which is called for each shard, and returns its part. One
-                that has an argument ``offset`` gets there where its shard begins:
+            initial_value: An array, or a function of a shape, which is called for each shard and returns the shard's
+                part. A function with an argument ``offset`` receives the start of its shard, too:
                 ``initial_value(shape, offset=(row, 0))``.
-            name: For messages and checkpoints. Default: ``variable_0`` and so on.
-            shape: Needed for a function.
-            dtype: Default: the array's, with 64-bit floats made 32; float32 for a function.
+            name: The name in messages and checkpoints. Default: ``variable_0`` and so on.
+            shape: The variable's shape; required with a function.
+            dtype: Default: the array's, but float32 for float64; float32 for a function.
             optimizer: Default: the strategy's.
             partitioner: Default: the strategy's.
-            colocate_with: A variable; this one lies on its server, and is not split.
-            exist_ok: Whether to return the one that has the name, as it is, if there is one.
+            colocate_with: A variable; the new one lies on that variable's server, and is not split.
+            exist_ok: Whether to return the existing variable of this name unchanged, if there is one.
 
         Raises:
-            RuntimeError: It is called in a closure: there the driver makes variables.
+            RuntimeError: The caller is a closure; only the driver makes variables.
             ValueError: The name is taken, or a function has no shape.
-            CapacityError: It does not fit into memory.
+            CapacityError: The variable does not fit into memory.
         """
         settings = registry.VariableSettings(
             name=name,
@@ -99,25 +99,25 @@ class BaseStrategy(abc.ABC):
         eviction: records.Eviction | None = None,
         exist_ok: bool = False,
     ) -> embedding.Embedding:
-        """Make a table; ``ps.Embedding(...)`` under `scope` does it.
+        """Make a table; ``ps.Embedding(...)`` under `scope` calls this method.
 
         Args:
-            rows: How many ids there are, from 0. None: ids are any 64-bit numbers.
-            dim: How long a row is.
-            name: For messages and checkpoints. Default: ``embedding_0`` and so on.
-            dtype: A float.
-            initializer: What a row is before its first update. Default: uniform in -0.05 to 0.05, as in Keras. Tables
-                with one seed have the same rows.
-            initial_value: All rows, [rows, dim], instead.
+            rows: The number of ids, from 0. None: ids are any 64-bit numbers.
+            dim: The length of a row.
+            name: The name in messages and checkpoints. Default: ``embedding_0`` and so on.
+            dtype: A float type.
+            initializer: Computes a row before its first update. Default: uniform in -0.05 to 0.05, as in Keras. Tables
+                with the same seed have the same rows.
+            initial_value: The values of all rows, [rows, dim], instead of an initializer.
             optimizer: Default: the strategy's.
-            capacity: With ``rows=None``: how many ids there is room for. Memory is taken as they come.
-            eviction: With ``rows=None``: which rows go when it is full. Default: none; then a new id is an error.
-            exist_ok: Whether to return the one that has the name, as it is, if there is one.
+            capacity: With ``rows=None``: the number of ids that there is room for. Memory is taken as ids come.
+            eviction: With ``rows=None``: the rows that go when the table is full. Default: none; then new ids raise.
+            exist_ok: Whether to return the existing table of this name unchanged, if there is one.
 
         Raises:
-            RuntimeError: It is called in a closure: there the driver makes tables.
+            RuntimeError: The caller is a closure; only the driver makes tables.
             ValueError: A number is out of range, the name is taken, or arguments do not go together.
-            CapacityError: It does not fit into memory.
+            CapacityError: The table does not fit into memory.
         """
         settings = registry.TableSettings(
             name=name,
@@ -137,13 +137,13 @@ class BaseStrategy(abc.ABC):
     def pull(self, variables: Iterable[variable.BaseVariable]) -> list[Array]:
         """Return copies of variables.
 
-        With a bound on staleness it waits until this worker may read.
+        With a bound on staleness, wait until this worker may read.
 
         Args:
-            variables: Which: a list of them.
+            variables: A list of variables.
 
         Raises:
-            TypeError: It is no list of variables.
+            TypeError: `variables` is no list of variables.
         """
         variables = _check_variables(variables)
         links.open_link(self.address).enter(closure_context.get_optional_context())
@@ -153,20 +153,20 @@ class BaseStrategy(abc.ABC):
         """Apply gradients, on each server all of them or none.
 
         Args:
-            gradients: Pairs of a gradient and its variable, as Keras' ``apply_gradients`` takes them: an array for a
-                variable, `IndexedSlices` for a table, or for some rows of a variable. A variable is named once.
-            scale: What the learning rate is multiplied with, this time.
+            gradients: Pairs of a gradient and its variable, as in Keras's ``apply_gradients``; each variable once. The
+                gradient is an array for a variable, or `IndexedSlices` for a table or for some rows of a variable.
+            scale: The factor of the learning rate, for this push.
 
         Returns:
-            Whether it was applied, and how stale it was.
+            Whether the push was applied, and its staleness.
 
         Raises:
-            TypeError: It is no list of pairs of a gradient and a variable.
-            ValueError: A gradient does not fit its variable, a variable is named twice, or the scale is no number.
+            TypeError: `gradients` is no list of pairs of a gradient and a variable.
+            ValueError: A gradient does not fit its variable, a variable is named twice, or the scale is not finite.
             NonFiniteGradientError: A gradient has NaN or infinity, and the policy is to raise.
-            PushTimeoutError: Another worker is to be applied first, and does not come.
+            PushTimeoutError: Another worker's push must be applied first, and does not come in time.
         """
-        given: object = float(scale) if hasattr(scale, "__float__") else scale  # also an array's, of a framework
+        given: object = float(scale) if hasattr(scale, "__float__") else scale  # also a framework's scalar array
         scale = checks.require_finite("scale", given, "Leave it out for 1.")
         operations: dict[int, list[records.Operation]] = {}
         seen: set[str] = set()
@@ -182,23 +182,23 @@ class BaseStrategy(abc.ABC):
                 operations.setdefault(home, []).extend(some)
         return links.open_link(self.address).push(closure_context.get_optional_context(), operations)
 
-    # -- what there is --
+    # -- state --
 
     @property
     def version(self) -> int:
-        """How many pushes of gradients (or synchronous steps) were applied."""
+        """Number of pushes of gradients (or synchronous steps) applied."""
         return links.open_link(self.address).gate.version
 
     def snapshot(self) -> snapshots.Snapshot:
         """Return all variables as they are now, in one cut, while training goes on.
 
-        For a process on the first server's machine. See `hocket.ps.snapshots`.
+        The process must run on the first server's machine. See `hocket.ps.snapshots`.
         """
         return snapshots.take(self.address, self._list_made())
 
 
 def build(address: links.Address, record: records.VariableRecord) -> Any:
-    """Return a variable or table that the registry has made."""
+    """Return the handle of a variable or table that the registry has made."""
     if record.is_table:
         return handles.build(embedding.Embedding, address, record)
     cls = variable.ShardedVariable if len(record.parts) > 1 else variable.Variable
@@ -206,7 +206,7 @@ def build(address: links.Address, record: records.VariableRecord) -> Any:
 
 
 def _build(gradient: object, target: object, scale: float) -> dict[int, list[records.Operation]] | None:
-    """Return what a gradient does on each server; None if the push is to be skipped."""
+    """Return a gradient's operations on each server; None if the push is to be skipped."""
     if isinstance(target, embedding.Embedding):
         if not isinstance(gradient, embedding.IndexedSlices):
             raise TypeError(

@@ -1,14 +1,13 @@
 """Checkpoints of variables: directories that numpy can read, without this package.
 
-- ``manifest.json``: for each variable its kind, shape, dtype and step; how many pushes were applied; each file's
-  digest; what the coordinator added.
+- ``manifest.json``: each variable's kind, shape, dtype and step; the number of pushes; files' digests; further data.
 - ``<name>/value.npy``: a dense variable, or a table's rows.
-- ``<name>/<slot>.npy``: what its optimizer keeps.
+- ``<name>/<slot>.npy``: a slot of the variable's optimizer.
 - ``<name>/ids.npy``: a table's ids, one for each row; with ``hits.npy`` and ``last_steps.npy``.
 
-Shards are put together when it is written, and split again when it is read, so it does not matter how many servers
-there are. It is written beside its place and renamed, so a half checkpoint cannot be seen; in a store such as S3 its
-manifest is written last (`hocket.stores.commits`). It is one cut: the gate is held meanwhile.
+Saving joins the shards, and loading splits them again, so the number of servers may change. A checkpoint is written
+beside its place and renamed, so no process sees half a checkpoint; in a store such as S3 the manifest is written last
+(`hocket.stores.commits`). A checkpoint is one cut: the gate is held while the variables are copied.
 """
 
 from __future__ import annotations
@@ -44,15 +43,15 @@ def save(
     """Write a checkpoint; return its path.
 
     Args:
-        address: Where the servers are.
-        made: Which variables.
-        path: A directory that does not exist, or is a checkpoint, which is replaced; or an address such as
-            ``s3://bucket/folder``, where what is replaced is removed first.
-        extra: What else to remember; JSON.
+        address: The addresses of the servers.
+        made: The records of the variables.
+        path: A directory that does not exist, or is a checkpoint, which is replaced. Or an address such as
+            ``s3://bucket/folder``, whose old checkpoint is removed first.
+        extra: Further data to save; JSON.
 
     Raises:
-        FileExistsError: The path is something else.
-        OSError: It cannot be written there.
+        FileExistsError: The path exists, and is no checkpoint.
+        OSError: The checkpoint cannot be written there.
     """
     found = _locate(path)
     if not isinstance(found, places.Place):
@@ -94,11 +93,11 @@ def _save(address: links.Address, made: list[records.VariableRecord], target: Pa
 
 @contextlib.contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
-    """Give the folder of a checkpoint; of one in a store a copy, for the duration of the block."""
+    """Yield the folder of a checkpoint; for a checkpoint in a store, a copy that lasts for the block."""
     found = _locate(path)
     if not isinstance(found, places.Place):
         named = Path(found)
-        # A folder of no name, such as "." when the program stands in it, has never been replaced.
+        # A folder without a name, such as "." inside a checkpoint, has never been replaced.
         yield atomic_folders.AtomicFolder(named).find() if named.name not in ("", "..") else named
         return
     with tempfile.TemporaryDirectory(prefix="checkpoint-") as folder:
@@ -116,7 +115,7 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(local_files.read_text(file))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(f"{path} is no checkpoint of variables: it has no {MANIFEST}.") from error
-    except (ValueError, RecursionError, OSError) as error:  # also what is no UTF-8, or no file
+    except (ValueError, RecursionError, OSError) as error:  # also bytes that are not UTF-8, and no file
         raise _build_damage(file, f"it is no JSON ({error})") from error
     if not _is_manifest(found):
         raise _build_damage(file, "it is no manifest of variables")
@@ -149,7 +148,7 @@ def _build_damage(file: Path, what: str) -> errors.CheckpointDamagedError:
 
 
 def _verify(path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> None:
-    """Compare a checkpoint's files with what was written. Those of earlier versions have no digests."""
+    """Compare a checkpoint's files with their digests. Checkpoints of earlier versions have no digests."""
     damage = manifests.find_damage(Path(path), manifest.get("files", {}))
     if damage is not None and damage.is_gone:
         file = str(Path(path, damage.file))
@@ -161,15 +160,15 @@ def _verify(path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> None:
 def restore(
     address: links.Address, made: list[records.VariableRecord], path: str | os.PathLike[str], *, strict: bool
 ) -> dict[str, object]:
-    """Set variables to what a checkpoint has; return what it remembers besides.
+    """Set variables from a checkpoint; return its `extra`.
 
-    Nothing is changed if something does not fit.
+    No variable is changed if one does not fit.
 
     Args:
-        address: Where the servers are.
-        made: Which variables.
+        address: The addresses of the servers.
+        made: The records of the variables.
         path: The checkpoint.
-        strict: Whether all variables must be in it, and all of its variables be here.
+        strict: Whether the checkpoint and the strategy must have the same variables.
     """
     with opened(path) as folder:
         return _restore(address, made, folder, strict=strict)
@@ -213,8 +212,8 @@ def load_checkpoint(path: str | os.PathLike[str]) -> snapshots.Snapshot:
         path: The checkpoint, or its address.
 
     Raises:
-        FileNotFoundError: It is no checkpoint, or was deleted meanwhile.
-        CheckpointDamagedError: It is not what was written.
+        FileNotFoundError: The path is no checkpoint, or the checkpoint was deleted meanwhile.
+        CheckpointDamagedError: The checkpoint's files differ from those that were written.
     """
     with opened(path) as folder:
         return _load(folder)
@@ -269,7 +268,7 @@ def _read(folder: Path, made: records.VariableRecord, kept: Mapping[str, Any]) -
     }
     if made.is_table:
         state |= {part: _load_array(place / f"{part}.npy") for part in ("ids", "hits", "last_steps")}
-        state["updates"] = int(kept.get("updates", kept["step"]))  # older checkpoints count them as steps
+        state["updates"] = int(kept.get("updates", kept["step"]))  # older checkpoints lack "updates"
     expected = (np.size(state["ids"]), made.dim) if made.is_table else tuple(made.shape)
     if np.shape(state["value"]) != expected:
         raise _build_damage(place / "value.npy", f"its shape is not {list(expected)}")
@@ -285,7 +284,7 @@ def _load_array(file: Path) -> Array:
 
 
 def _pick_rows(state: Mapping[str, Any], part: records.TableSpec) -> dict[str, object]:
-    """Return what a shard has of a table."""
+    """Return a shard's part of a table's state."""
     ids = state["ids"]
     owners = placement.hash_shard(ids, part.stride) if part.is_hashed else placement.locate(ids, part.stride)[0]
     mine = owners == part.offset
@@ -331,7 +330,7 @@ def _check(made: list[records.VariableRecord], kept: Mapping[str, Any], path: ob
 
 
 def _check_room(folder: Path, made: list[records.VariableRecord], kept: Mapping[str, Any]) -> None:
-    """Raise if a table of hashed ids has no room for what a checkpoint has of it."""
+    """Raise if a table of hashed ids has no room for its ids in a checkpoint."""
     for one in made:
         if not one.is_table or one.rows is not None or one.name not in kept:
             continue
@@ -369,7 +368,7 @@ def _build_initializer(kept: Mapping[str, Any]) -> Any:
 @final
 @dataclass(frozen=True, slots=True)
 class _UnknownInitializer(initializers.Initializer):
-    """Stands for an initializer of the user's, of which a checkpoint knows the name alone."""
+    """A placeholder for a user's initializer: a checkpoint holds only its name."""
 
     kind: str
 

@@ -1,4 +1,4 @@
-"""Checks of numbers and arrays that a user gives."""
+"""Checks of the numbers and arrays that users pass."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def require_number(
     """Return a number as a float, if it lies in a range.
 
     Args:
-        name: What the number is called where it was given.
-        value: What was given.
+        name: The name of the argument that the user passed.
+        value: The argument's value.
         rule: The range in words: "must be ...".
-        remedy: What to write instead, as a sentence.
-        low: The least that is allowed.
-        high: What it must be below.
+        remedy: The advice at the end of the message, as a sentence.
+        low: The least number allowed.
+        high: The upper bound, which is not allowed itself.
         open_low: Whether `low` itself is not allowed.
 
     Example:
@@ -64,7 +64,7 @@ def require_count(name: str, value: object, remedy: str, *, least: int = 1) -> i
 
 
 def read_ids(given: object) -> np.ndarray[Any, Any]:
-    """Return numbers of rows as an array. An empty list, which numpy takes for floats, is none of them.
+    """Return row numbers as an array. An empty list becomes an empty int64 array (numpy would make it floats).
 
     Example:
         >>> read_ids([]).dtype
@@ -75,7 +75,7 @@ def read_ids(given: object) -> np.ndarray[Any, Any]:
 
 
 def fit_into(name: str, value: object, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Return what a variable or table is given, in its own type, if that keeps what the numbers say.
+    """Convert a value to the type of the variable or table, if the conversion keeps the numbers.
 
     Example:
         >>> fit_into("counter", [1, 2], np.dtype(np.int8))

@@ -1,8 +1,8 @@
-"""The context of a closure or step: which worker pulls and pushes, and how far it is.
+"""The context of a closure or step: the worker that pulls and pushes, and its progress.
 
-A context is handed on explicitly from where a variable is used to the gate and the servers (`hocket.ps.links`). Only
-the user's function does not pass it: there each thread has the context of the closure that it runs, and the
-coordinator's threads have none.
+Code inside the package passes a context explicitly, from a variable's methods to the gate and the servers
+(`hocket.ps.links`). The user's function cannot pass it, so each thread keeps the context of the closure that it runs.
+The coordinator's threads have none.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class ClosureContext:
 
     Args:
         worker: The worker's index.
-        sequence: Which of this worker's closures it is; rises. A closure that is run again after its worker died has
-            the same number.
+        sequence: The number of the closure among this worker's closures; it rises. A closure that runs again after its
+            worker died keeps its number.
     """
 
     __slots__ = ("_gate", "failures", "sequence", "turn", "values", "worker")
@@ -31,11 +31,11 @@ class ClosureContext:
         self.worker: Final = worker
         self.sequence = sequence
         self.turn = 0
-        """How many pushes the closure has made."""
+        """Number of pushes that the closure has made."""
         self.values: Final[dict[int, object]] = {}
-        """What this worker has of per-worker values, by number."""
+        """This worker's parts of per-worker values, by number."""
         self.failures: Final[dict[int, BaseException]] = {}
-        """What making them raised, by number."""
+        """The exceptions raised while those parts were made, by number."""
         self._gate: gate.Gate | None = None
 
     def begin(self, sequence: int) -> None:
@@ -43,26 +43,26 @@ class ClosureContext:
         self.sequence, self.turn = sequence, 0
 
     def take_ticket(self) -> records.Ticket:
-        """Return the id of the closure's next push."""
+        """Return the ticket of the closure's next push."""
         ticket = records.Ticket(self.worker, self.sequence, self.turn)
         self.turn += 1
         return ticket
 
     @property
     def is_inside(self) -> bool:
-        """Whether it has gone into a gate by pulling, and not left it by pushing."""
+        """Whether the worker has entered a gate by pulling, and has not left it by pushing."""
         return self._gate is not None
 
     def note_entered(self, entered_gate: gate.Gate) -> None:
-        """It has gone into a gate."""
+        """Note that the worker has entered a gate."""
         self._gate = entered_gate
 
     def note_pushed(self) -> None:
-        """It is on its way out of the gate with a push."""
+        """Note that the worker is leaving the gate with a push."""
         self._gate = None
 
     def leave(self) -> None:
-        """Leave the gate without having pushed: the others need not wait."""
+        """Leave the gate without a push, so that other workers need not wait."""
         left, self._gate = self._gate, None
         if left is not None:
             left.forget(self.worker)
@@ -72,7 +72,7 @@ _local = threading.local()
 
 
 def get_optional_context() -> ClosureContext | None:
-    """Return the context of the closure that the calling thread runs; None in the coordinator."""
+    """Return the context of the closure that the calling thread runs; None outside closures."""
     return getattr(_local, "context", None)
 
 
@@ -80,7 +80,7 @@ def get_context(caller: str) -> ClosureContext:
     """Return the context of the closure that the calling thread runs.
 
     Raises:
-        RuntimeError: It runs no closure.
+        RuntimeError: The thread runs no closure.
     """
     context = get_optional_context()
     if context is None:
@@ -108,7 +108,7 @@ def get_current_worker_index() -> int:
     TensorFlow calls it ``experimental_get_current_worker_index``.
 
     Raises:
-        RuntimeError: It is called outside a closure.
+        RuntimeError: The caller is outside a closure.
 
     Example:
         >>> from hocket import ps

@@ -1,14 +1,12 @@
-"""Clusters: which processes take part in training with parameter servers, and in which role.
+"""Clusters: the processes that take part in training with parameter servers, and their roles.
 
-- The **chief** makes the variables and schedules steps. There is one at most. Where the driver does that, none need be
-  named.
+- The **chief** makes the variables and schedules steps. At most one; none is needed where the driver does that work.
 - **Workers** compute steps.
 - **Servers** hold the variables. TensorFlow's name for them, "ps", is understood everywhere.
-- The **evaluator** looks at snapshots. There is one at most, and it need not know the others, nor they it.
+- The **evaluator** evaluates snapshots. A cluster has at most one. It and the other members need not know each other.
 
-A cluster's members are called tasks here, each with the index that it has in its role, because TensorFlow calls them so
-and `Cluster` is read as its ``ClusterSpec`` is. They have nothing to do with tasks that are functions running
-elsewhere.
+As in TensorFlow, the members of a cluster are called tasks here, and each task has an index in its role. `Cluster`
+reads like TensorFlow's ``ClusterSpec``. These tasks have nothing to do with remote functions.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ _SPELLINGS: Final = {**{role: role for role in ROLES}, "ps": "server"}
 _AT_MOST_ONE: Final = ("chief", "evaluator")
 
 Tasks: TypeAlias = int | Sequence[str] | Mapping[int, str]
-"""A role's tasks: how many, or their addresses, or the addresses of some by index."""
+"""A role's tasks: their number, or their addresses, or the addresses of some tasks by index."""
 
 
 @final
@@ -36,11 +34,11 @@ class ClusterTask:
     """One member of a cluster.
 
     Args:
-        role: What it does: one of "chief", "worker", "server" and "evaluator". "ps" becomes "server".
-        index: Which of those of its role it is.
+        role: One of "chief", "worker", "server" and "evaluator". "ps" becomes "server".
+        index: The member's index in its role.
 
     Raises:
-        ValueError: There is no such role, or the index is not a whole number from 0.
+        ValueError: The role is unknown, or the index is not a whole number from 0.
 
     Example:
         >>> from hocket.ps import cluster
@@ -68,23 +66,21 @@ class ClusterTask:
     }
 )
 class Cluster:
-    """Which tasks there are, and where. It cannot be changed.
+    """The tasks of a cluster and their addresses. It is immutable.
 
     Args:
-        jobs: The tasks of each role, as a dict. Each may be a number, a list of addresses, or a dict of the addresses
-            of some tasks by index. A ``ClusterSpec`` or a cluster resolver of TensorFlow is read, too.
-        chief: How many chiefs, if not said in `jobs`: 0 or 1.
-        workers: How many workers.
-        servers: How many servers.
-        evaluator: How many evaluators: 0 or 1.
-        task: Which of them this process is, if it is one.
+        jobs: The tasks of each role, as a dict. Each value may be a number, a list of addresses, or a dict of the
+            addresses of some tasks by index. TensorFlow's ``ClusterSpec`` and cluster resolvers are accepted, too.
+        chief: The number of chiefs, 0 or 1, if `jobs` is not given.
+        workers: The number of workers.
+        servers: The number of servers.
+        evaluator: The number of evaluators: 0 or 1.
+        task: The task that this process is, if it is one.
 
-    Two clusters are equal if they have the same tasks at the same addresses, whoever looks at them. One without tasks
-    is false.
+    Two clusters are equal if their tasks and addresses are, whatever `task` is. A cluster without tasks is false.
 
     Raises:
-        ValueError: A role, a number, an index or an address is none; there are two chiefs or evaluators; `task` is not
-            in the cluster.
+        ValueError: A role, number, index or address is invalid; there are two chiefs or evaluators; `task` is unknown.
 
     Example:
         >>> from hocket import ps
@@ -117,7 +113,7 @@ class Cluster:
                 "numbers into the dict."
             )
         parsed = _parse_jobs(jobs)
-        #: The address of each task by role and index, None where it is not known. In the order of ROLES and of indices.
+        #: The address of each task by role and index, None where unknown. In the order of ROLES and of indices.
         self._tasks = {role: parsed[role] for role in ROLES if parsed.get(role)}
         for role in _AT_MOST_ONE:
             if len(self._tasks.get(role, ())) > 1:
@@ -131,16 +127,16 @@ class Cluster:
 
     @classmethod
     def from_tf_config(cls, environ: Mapping[str, str] | None = None) -> Cluster:
-        """Read what TensorFlow reads: the JSON in the variable ``TF_CONFIG``.
+        """Return the cluster that TensorFlow's environment variable ``TF_CONFIG`` describes, in JSON.
 
         Args:
-            environ: Where the variable is. Default: this process's environment.
+            environ: The mapping that holds the variable. Default: this process's environment.
 
         Returns:
-            The cluster, with the task that this process is; one without tasks if the variable is missing or empty.
+            The cluster, with this process's task; a cluster without tasks if the variable is missing or empty.
 
         Raises:
-            ValueError: It is not JSON, or not of a cluster.
+            ValueError: The variable is not JSON, or does not describe a cluster.
 
         Example:
             >>> from hocket import ps
@@ -176,24 +172,24 @@ class Cluster:
 
     @property
     def task(self) -> ClusterTask | None:
-        """Which task this process is; None if it is none, or it was not said."""
+        """The task that this process is; None if it is no task, or its task is unknown."""
         return self._task
 
     @property
     def num_workers(self) -> int:
-        """How many workers there are, which may be none."""
+        """Number of workers; may be 0."""
         return len(self._tasks.get("worker", ()))
 
     @property
     def num_servers(self) -> int:
-        """How many servers there are, which may be none."""
+        """Number of servers; may be 0."""
         return len(self._tasks.get("server", ()))
 
     def num_tasks(self, role: str) -> int:
-        """Return how many tasks a role has.
+        """Return the number of a role's tasks.
 
         Raises:
-            ValueError: There is no such role, or it has none.
+            ValueError: The role is unknown, or has no tasks.
         """
         return len(self._find(role))
 
@@ -201,12 +197,12 @@ class Cluster:
         """Return the indices of a role's tasks, in order. They have gaps if the cluster was made from some tasks only.
 
         Raises:
-            ValueError: There is no such role, or it has no tasks.
+            ValueError: The role is unknown, or has no tasks.
         """
         return list(self._find(role))
 
     def task_address(self, role: str, index: int) -> str | None:
-        """Return where a task is; None if the cluster was made from numbers.
+        """Return a task's address; None if the cluster was made from numbers.
 
         Raises:
             ValueError: There is no such task.
@@ -220,16 +216,16 @@ class Cluster:
         return tasks[index]
 
     def job_tasks(self, role: str) -> list[str | None]:
-        """Return the addresses of a role's tasks by index, None where there is no task or its address is not known.
+        """Return the addresses of a role's tasks by index, None where there is no task or its address is unknown.
 
         Raises:
-            ValueError: There is no such role, or it has no tasks.
+            ValueError: The role is unknown, or has no tasks.
         """
         tasks = self._find(role)
         return [tasks.get(index) for index in range(max(tasks) + 1)]
 
     def as_dict(self) -> dict[str, int | list[str] | dict[int, str]]:
-        """Return the tasks of each role as `Cluster` takes them: numbers, lists where no index is missing, else dicts.
+        """Return the tasks of each role as `Cluster` accepts them: numbers, lists without gaps, or dicts.
 
         Example:
             >>> from hocket import ps
@@ -239,13 +235,13 @@ class Cluster:
         return {role: _write_tasks(tasks) for role, tasks in self._tasks.items()}
 
     def as_tf_config(self, task: ClusterTask) -> str:
-        """Return what ``TF_CONFIG`` must be for a task, with TensorFlow's names.
+        """Return the value of ``TF_CONFIG`` for a task, with TensorFlow's names.
 
         Args:
             task: A task of this cluster, or an evaluator.
 
         Raises:
-            ValueError: The task is not in the cluster, or there are tasks without an address.
+            ValueError: The task is not in the cluster, or some tasks have no address.
 
         Example:
             >>> from hocket import ps
@@ -264,7 +260,7 @@ class Cluster:
         return json.dumps({"cluster": jobs, "task": {"type": _foreign(task.role), "index": task.index}})
 
     def check_trainable(self) -> None:
-        """Raise an error unless variables can be held and steps computed.
+        """Raise an error unless the cluster can train: it needs a server and a worker.
 
         Raises:
             ValueError: There is no server, or no worker.
@@ -288,7 +284,7 @@ class Cluster:
         return tasks
 
     def _check_task(self, task: ClusterTask) -> None:
-        """An evaluator need not be in the cluster, and then it is the only one."""
+        """Raise unless the task is in the cluster. An evaluator may be outside it, and then has the index 0."""
         tasks = self._tasks.get(task.role, {0: None} if task.role == "evaluator" else {})
         if task.index not in tasks:
             there = f"indices {', '.join(map(str, tasks))}" if tasks else "none"
@@ -313,17 +309,17 @@ class Cluster:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-# TensorFlow's cluster resolvers, for programs that have them.
+# TensorFlow's cluster resolvers, for programs that use them.
 def SimpleClusterResolver(  # noqa: N802 (TensorFlow's name)
     cluster_spec: object, task_type: str | None = None, task_id: int | None = None, **ignored: object
 ) -> Cluster:
-    """Return the cluster of a description.
+    """Return the cluster that the arguments describe.
 
     Args:
-        cluster_spec: What `Cluster` takes.
+        cluster_spec: Any value that `Cluster` accepts.
         task_type: The role of this process, if it has one.
-        task_id: Its index.
-        **ignored: ``master``, ``environment``, ``num_accelerators`` and ``rpc_layer``, which mean nothing here.
+        task_id: The index of this process in its role.
+        **ignored: ``master``, ``environment``, ``num_accelerators`` and ``rpc_layer``, which have no effect here.
 
     Raises:
         ValueError: See `Cluster`.
@@ -341,11 +337,10 @@ def TFConfigClusterResolver(**ignored: object) -> Cluster:  # noqa: N802 (the sa
     """Return the cluster that the variable ``TF_CONFIG`` describes; see `Cluster.from_tf_config`.
 
     Args:
-        **ignored: What the variable says, said by other means: ``task_type``, ``task_id``, ``rpc_layer`` and
-            ``environment``.
+        **ignored: ``task_type``, ``task_id``, ``rpc_layer`` and ``environment``, which have no effect here.
 
     Raises:
-        ValueError: The variable is not a cluster's.
+        ValueError: The variable does not describe a cluster.
 
     Example:
         >>> import os
@@ -359,7 +354,7 @@ def TFConfigClusterResolver(**ignored: object) -> Cluster:  # noqa: N802 (the sa
 
 
 def parse_cluster(given: object) -> Cluster:
-    """Return the cluster that a strategy is given: one, what `Cluster` takes, or None for what TF_CONFIG says."""
+    """Return the cluster of a strategy's argument: a cluster, a dict, or a TensorFlow object; None reads TF_CONFIG."""
     if given is None:
         return Cluster.from_tf_config()
     if isinstance(given, Cluster):
@@ -372,8 +367,7 @@ def parse_cluster(given: object) -> Cluster:
 
 
 def _read_foreign(jobs: object, task: ClusterTask | None) -> tuple[object, ClusterTask | None]:
-    """Return the tasks as a dict, also those of another cluster, or of TensorFlow's objects; and which this process
-    is."""
+    """Return the tasks as a dict, also from another cluster or TensorFlow's objects; and this process's task."""
     if hasattr(jobs, "cluster_spec"):  # a resolver
         kind, index = getattr(jobs, "task_type", None), getattr(jobs, "task_id", None)
         if task is None and kind:
@@ -381,7 +375,7 @@ def _read_foreign(jobs: object, task: ClusterTask | None) -> tuple[object, Clust
         jobs = jobs.cluster_spec()
     if isinstance(jobs, Cluster):
         task, jobs = task or jobs.task, jobs._tasks
-        if all(address is None for tasks in jobs.values() for address in tasks.values()):  # it was made from numbers
+        if all(address is None for tasks in jobs.values() for address in tasks.values()):  # made from numbers
             jobs = {role: len(tasks) for role, tasks in jobs.items()}
     if hasattr(jobs, "as_dict"):
         jobs = jobs.as_dict()
@@ -430,7 +424,7 @@ def _parse_tasks(role: str, tasks: object) -> dict[int, str | None]:
 
 
 def _parse_index(index: object) -> int:
-    """Return an index; JSON's keys are strings."""
+    """Return an index. A string of digits is accepted, because JSON's keys are strings."""
     number = int(index) if isinstance(index, str) and index.isdecimal() else index
     return checks.require_count("A task's index", number, "Number the tasks of each role from 0.", least=0)
 

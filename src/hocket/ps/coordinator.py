@@ -15,32 +15,32 @@ from hocket.ps.executor import closures, scheduler, streams, worker, workers
 from hocket.ps.stores import gate
 
 MAX_QUEUED: Final = 256 * 1024
-"""How many closures may wait before `Coordinator.schedule` does. TensorFlow's number."""
+"""Number of closures that may wait in the queue before `Coordinator.schedule` waits. TensorFlow's number."""
 
 _NEEDED: Final = ("hocket.ps.executor.worker", "hocket.ps.variable", "hocket.ps.embedding")
-"""Modules that closures refer to: workers have them from their birth."""
+"""Modules that closures refer to. Workers have them imported from the start."""
 
 
 _SERVED: Final = (streams.PerWorker, handles.Handle, base_strategy.BaseStrategy)
-"""Classes whose instance is another thing in each call, and would be a constant in a graph."""
+"""Classes of values that differ in each call. In a graph they would be constants."""
 
 
 @final
 class Coordinator:
-    """Runs functions on a strategy's workers. A strategy has one; made again, it is the same.
+    """A runner of functions on a strategy's workers. A strategy has one coordinator; making it again returns the same.
 
     Args:
-        strategy: Which.
-        max_queued: How many closures may wait before `schedule` waits.
-        num_cpus: How many CPUs each worker holds. Workers wait for each other's, so hold none by default.
-        resources: What else each worker holds.
-        modules: What the functions import, such as ``"torch"``. Where workers are forked it is imported once, and a
-            worker that replaces another has it at once.
-        watchdog_s: If no closure ends for so many seconds while some run, the stacks of this process and of the workers
-            are written to stderr, once; then it goes on. Default: never.
+        strategy: The strategy.
+        max_queued: The number of closures that may wait in the queue before `schedule` waits.
+        num_cpus: The CPUs that each worker holds. Default: none, because workers wait for each other's pushes.
+        resources: Other resources that each worker holds.
+        modules: Modules that the functions import, such as ``"torch"``. Where workers are forked, each module is
+            imported once, and a replacement worker has it at once.
+        watchdog_s: If no closure ends for this many seconds while some run, the stacks of this process and of the
+            workers are written to stderr, once; the closures go on. Default: never.
 
     Raises:
-        TypeError: It is no strategy.
+        TypeError: `strategy` is no `ParameterServerStrategy`.
         ValueError: A number is out of range, or the strategy has a coordinator with other settings.
 
     Example:
@@ -117,20 +117,19 @@ class Coordinator:
     def schedule(
         self, fn: Callable[..., object], args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
     ) -> closures.RemoteValue:
-        """Have a worker run a function; return at once.
+        """Run a function on a worker; return at once.
 
         Args:
-            fn: Any function. It runs in a worker; variables, the strategy and per-worker iterators may be in its
-                arguments, or around it.
-            args: What it is given. Remote values of other closures may be among them: it runs when they are there.
-            kwargs: The same, by name.
+            fn: Any function. Its arguments and globals may hold variables, the strategy and per-worker iterators.
+            args: The positional arguments. The function waits for remote values of other closures among them.
+            kwargs: The keyword arguments, under the same rules.
 
         Returns:
-            Its result, which will be there.
+            A remote value: the function's result in the future.
 
         Raises:
-            TypeError: It cannot be called, or takes along what would be a copy in each worker, or a constant in the
-                graph of a ``tf.function``.
+            TypeError: `fn` cannot be called, or refers to a value that would be copied to each worker, or would be a
+                constant in the graph of a ``tf.function``.
             ClosureFailures: Closures have failed before.
         """
         _refuse_in_closure("schedule")
@@ -143,18 +142,17 @@ class Coordinator:
         return self._scheduler.schedule(function, given, named, drawn)
 
     def join(self, timeout: float | None = None) -> int:
-        """Wait until all closures that are scheduled now have ended.
+        """Wait until all closures scheduled so far have ended.
 
         Args:
-            timeout: Seconds to wait at most. Default: as long as it takes.
+            timeout: The seconds to wait at most. Default: no limit.
 
         Returns:
-            How many have run since the last join. Closures for which no worker had data are not among them.
+            The number of closures that ran since the last join, without closures for which no worker had data.
 
         Raises:
-            ClosureFailures: Closures failed: all errors in one group. No closure runs any more then, and the next may
-                be scheduled.
-            GetTimeoutError: They have not ended by then.
+            ClosureFailures: Closures failed; the group holds all errors. No closure runs now, and new ones may follow.
+            GetTimeoutError: Closures are still running when the time-out ends.
         """
         _refuse_in_closure("join")
         if not self._scheduler.join(timeout):
@@ -166,35 +164,35 @@ class Coordinator:
         return self._joined - before
 
     def done(self) -> bool:
-        """Tell whether all closures have ended, without waiting.
+        """Return whether all closures have ended, without waiting.
 
         Raises:
-            ClosureFailures: Closures failed, and none runs any more.
+            ClosureFailures: Closures failed, and none is running any more.
         """
         return self._scheduler.is_done()
 
     def fetch(self, structure: object) -> Any:
-        """Wait for remote values, also in nested lists, tuples and dicts, and put their values in their places.
+        """Wait for remote values, also in nested lists, tuples and dicts; return the structure with their results.
 
         Other values pass through.
 
         Raises:
-            Exception: What a closure raised.
+            Exception: The error that a closure raised.
         """
         return closures.map_instances(structure, closures.RemoteValue, lambda value: value.fetch())
 
-    # -- what workers have of their own --
+    # -- per-worker datasets and values --
 
     def create_per_worker_dataset(self, dataset: Callable[..., object] | Sequence[object]) -> streams.PerWorkerDataset:
-        """Make a dataset of which each worker reads its part.
+        """Make a dataset of which each worker reads a part.
 
         Args:
-            dataset: A function that returns something to iterate over, called in each worker with an `InputContext` if
-                it takes an argument; or a sequence (with ``len`` and ``[]``), whose items are dealt: each to one
-                worker, once, whoever is free.
+            dataset: A function that returns an iterable, called in each worker (with an `InputContext`, if it takes an
+                argument); or a sequence (with ``len`` and ``[]``), whose items are dealt: each item goes once, to a
+                free worker.
 
         Raises:
-            TypeError: It is neither.
+            TypeError: The dataset is neither.
         """
         self._scheduler.check_open()
         return _build_dataset(self._scheduler, dataset, self.strategy.address.servers[0].handle)
@@ -203,13 +201,13 @@ class Coordinator:
         """Make a value in each worker.
 
         Args:
-            fn: Makes it; called once in each worker, and again in one that replaces a dead one.
+            fn: Makes the value; called once in each worker, and again in a worker that replaces a dead one.
 
         Returns:
-            What stands for it in the arguments of closures.
+            A placeholder for the value, to be passed to closures.
 
         Raises:
-            TypeError: It cannot be called.
+            TypeError: `fn` cannot be called.
         """
         if not callable(fn):
             raise TypeError(
@@ -220,10 +218,10 @@ class Coordinator:
         return streams.PerWorkerValue(*self._scheduler.inputs.add(api.put(fn)))
 
     def read_all(self, value: streams.PerWorkerValue) -> list[Any]:
-        """Return each worker's own of a value, by worker; made where it is not made yet.
+        """Return each worker's part of a per-worker value, in the order of workers; missing parts are made first.
 
         Raises:
-            Exception: What making it has raised.
+            Exception: The error raised while a part was made.
         """
         self._scheduler.check_open()
         function = self._functions.learn(_identity)
@@ -232,15 +230,15 @@ class Coordinator:
     # -- checkpoints --
 
     def save(self, path: str | os.PathLike[str], extra: Mapping[str, object] | None = None) -> str:
-        """Wait for all closures; write a checkpoint of all variables, and of where each dataset is. Returns its path.
+        """Wait for all closures; write a checkpoint of all variables and of each dataset's position; return its path.
 
-        A program that begins again makes the same variables and the same coordinator, calls `restore`, and then
-        ``iter`` of its datasets in the same order: each item is drawn once, by the two runs together. Of a sequence
-        that is dealt so also with another number of workers.
+        To resume, a program makes the same variables and the same coordinator, calls `restore`, and then ``iter`` of
+        its datasets in the same order. Together, the two runs draw each item once. For a dealt sequence this holds with
+        another number of workers, too.
 
         Args:
             path: A directory that does not exist, or a checkpoint, which is replaced.
-            extra: What else to remember: what JSON can hold.
+            extra: Further data to save, as JSON allows.
 
         Raises:
             ClosureFailures: Closures failed. Nothing is written.
@@ -249,15 +247,15 @@ class Coordinator:
         return self.strategy.save(path, {"coordinator": self._scheduler.describe(), "extra": dict(extra or {})})
 
     def restore(self, path: str | os.PathLike[str], *, strict: bool = True) -> dict[str, Any]:
-        """Go on from what `save` has written; return what it remembers besides. Called before datasets are begun.
+        """Resume from a checkpoint of `save`; return its `extra`. Call it before any dataset is iterated.
 
         Args:
             path: The checkpoint.
             strict: See `ParameterServerStrategy.restore`.
 
         Raises:
-            RuntimeError: A dataset was begun already.
-            CheckpointMismatchError: A variable does not fit; or it was written by ``strategy.save``, which knows no
+            RuntimeError: A dataset is being iterated already.
+            CheckpointMismatchError: A variable does not fit; or ``strategy.save`` wrote the checkpoint, without
                 datasets.
         """
         if self._scheduler.inputs.has_begun:
@@ -279,7 +277,7 @@ class Coordinator:
 
     @property
     def num_workers(self) -> int:
-        """How many workers there are now."""
+        """Number of workers now."""
         return len(self._scheduler.workers)
 
     def add_workers(self, count: int = 1) -> list[int]:
@@ -289,15 +287,16 @@ class Coordinator:
             ValueError: `count` is not positive.
         """
         checks.require_count("count", count, "Write 1 for one more worker.")
-        if self._scheduler.num_workers + count > gate.MAX_WORKERS:
+        most = gate.MAX_WORKERS - 1  # the last number holds the tickets of synchronous steps
+        if self._scheduler.num_workers + count > most:
             raise ValueError(
-                f"A strategy can have {gate.MAX_WORKERS} workers in its time, {self._scheduler.num_workers} were "
-                f"there, and {count} more were asked for."
+                f"A strategy can have {most} workers in its time, {self._scheduler.num_workers} were there, and "
+                f"{count} more were asked for. Start fewer."
             )
         return [self._workers.add() for _ in range(count)]
 
     def remove_worker(self, index: int) -> None:
-        """End a worker, after it has done what it has.
+        """End a worker, after it has finished its closures.
 
         Raises:
             ValueError: There is no such worker, or it is the last.
@@ -305,15 +304,15 @@ class Coordinator:
         self._workers.remove(index)
 
     def get_worker_pids(self) -> dict[int, int]:
-        """Return the workers' processes, by index.
+        """Return the process ids of the workers, by index.
 
-        One that has died is replaced when the next closure comes to it, and named until then.
+        A dead worker stays in the result until the next closure comes to it and replaces it.
         """
         return {index: one.describe().pid for index, one in sorted(self._workers.dispatchers.items())}
 
     def statistics(self) -> dict[str, int | float]:
         """Return counts: closures queued, in flight, finished and without data, seconds that they ran, and workers
-        replaced. Names follow TensorFlow's metrics."""
+        replaced. The names follow TensorFlow's metrics."""
         return self._scheduler.statistics()
 
     def close(self) -> None:
@@ -324,8 +323,8 @@ class Coordinator:
 
 
 _SEQUENCES: Final = 1 << 40
-"""How many closures a worker can run for one coordinator. A strategy's next coordinator counts on from there, so that
-no push has the ticket of an older one."""
+"""Number of closures that a worker can run for one coordinator. The numbers of a strategy's next coordinator follow
+these, so no push has the ticket of an older push."""
 
 _generations: weakref.WeakKeyDictionary[strategy.ParameterServerStrategy, itertools.count[int]] = (
     weakref.WeakKeyDictionary()
@@ -347,7 +346,7 @@ def _check(given: object) -> None:
 def _build_dataset(
     queue: scheduler.ClosureScheduler, dataset: Callable[..., object] | Sequence[object], dealer: actor.ActorHandle
 ) -> streams.PerWorkerDataset:
-    """Return what stands for a dataset; `dealer` is the server that deals a sequence."""
+    """Return the per-worker dataset of a function or a sequence; the server `dealer` deals a sequence's items."""
     if callable(dataset):
         made = api.put(streams.FromFunction(dataset))
         return streams.PerWorkerDataset(lambda: queue.begin_calls(made))
@@ -375,7 +374,7 @@ def _identity(value: object) -> object:
 
 @final
 class _Functions:
-    """The functions that a coordinator's closures call, by number."""
+    """The functions that a coordinator's closures call, each with a number."""
 
     def __init__(self) -> None:
         self._known: weakref.WeakKeyDictionary[Callable[..., object], closures.Function] = weakref.WeakKeyDictionary()
@@ -385,20 +384,20 @@ class _Functions:
         return len(self._known)
 
     def learn(self, fn: Callable[..., object]) -> closures.Function:
-        """Return a function as workers know it: the same for the same function.
+        """Return the record of a function for workers: the same record for the same function.
 
-        What has a state is read anew each time.
+        A callable that is not a plain function may have changed, so each call pickles it again.
 
         Raises:
-            TypeError: It takes along what would be a copy in each worker.
+            TypeError: The function refers to a value that would be copied to each worker.
         """
         is_plain = isinstance(fn, types.FunctionType)
         function = self._known.get(fn) if is_plain else None
         if function is None:
-            foreign.refuse_captured(fn)  # once: what workers know of a function stays
+            foreign.refuse_captured(fn)  # checked once: workers keep the pickled function
             with streams.collected() as inputs:
                 ref = api.put(fn)
-            # Pickling a function by reference shows none of what it refers to by name.
+            # The pickler finds no inputs in a function pickled by reference, so look at the names that it uses.
             inputs += _find_inputs([value for _, value in foreign.list_captured(fn)]) if is_plain else []
             name = getattr(fn, "__qualname__", repr(fn))
             function = closures.Function(next(self._numbers), name, ref, tuple(inputs))
@@ -415,7 +414,7 @@ def _find_inputs(structure: object, kinds: object = streams.PerWorker) -> list[o
 
 
 def _read_keywords(args: object, kwargs: object) -> dict[str, object]:
-    """Return the keywords of a call."""
+    """Return a call's keyword arguments as a dict."""
     if kwargs is not None and not isinstance(kwargs, Mapping):
         given = list(args) if isinstance(args, Sequence) and not isinstance(args, str) else [args]
         raise TypeError(
@@ -426,7 +425,7 @@ def _read_keywords(args: object, kwargs: object) -> dict[str, object]:
 
 
 def _check_call(fn: object, args: object, kwargs: Mapping[str, object]) -> None:
-    """Refuse what cannot be called, would be a copy in each worker, or a constant in the graph of a ``tf.function``."""
+    """Refuse a call that cannot be made, or whose values would be copies in workers or constants in a graph."""
     if not callable(fn):
         raise TypeError(f"Coordinator.schedule takes a function, and its arguments in args=(...), but received {fn!r}.")
     if isinstance(args, str) or not isinstance(args, Sequence):

@@ -1,11 +1,10 @@
-"""Tables: rows that are looked up by id, and of which a step touches few. They are what parameter servers are for.
+"""Tables: rows that are looked up by id. A step touches few of them; parameter servers exist for such variables.
 
-Ids are either row numbers, 0 to ``rows - 1``, or any whole numbers of 64 bits (``rows=None``), which are hashed. A row
-comes into being when it is first looked up. Rows are dealt out over all servers, ``id % servers`` or by a hash, so that
-the often used ones (usually with small numbers) are spread, too.
+Ids are either row numbers, 0 to ``rows - 1``, or any 64-bit integers (``rows=None``), which are hashed. The first
+lookup of an id makes its row. Rows are dealt out over all servers, by ``id % servers`` or a hash. So the most used
+rows, which usually have small numbers, are spread, too.
 
-A lookup moves each different row once, however often its id occurs; a gradient is added up over equal ids before
-it moves.
+A lookup transfers each different row once, however often its id occurs. Gradients of equal ids are summed first, too.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from hocket.ps.stores.memory import Array
 @final
 @dataclass(frozen=True, slots=True)
 class IndexedSlices:
-    """The gradient of a table: for each of some ids, the gradient of its row.
+    """The gradient of a table: the gradient of the row of each id.
 
-    Ids may repeat; then they add up. The name is TensorFlow's.
+    Ids may repeat; their gradients add up. The name is TensorFlow's.
 
     Attributes:
         values: [..., dim]
@@ -47,11 +46,11 @@ class IndexedSlices:
         """Return each id once, in rising order, and the sum of its gradients.
 
         Args:
-            dtype: What the sums are for: they are made in a type that has room for this one, too. Default: the
-                values' own.
+            dtype: The type of the variable that the sums are for. Sums are made in a type that has room for it, too.
+                Default: the values' own.
 
         Raises:
-            ValueError: There are more or fewer rows than ids.
+            ValueError: The number of rows differs from the number of ids.
         """
         ids = np.asarray(self.indices).reshape(-1)
         values = np.asarray(self.values)
@@ -74,7 +73,7 @@ class Lookup:
     Attributes:
         ids: [unique], rising.
         rows: [unique, dim]
-        places: Of the shape of the ids asked for: which row each of them is.
+        places: The index in `rows` of each requested id; of the shape of these ids.
     """
 
     ids: Array
@@ -83,35 +82,35 @@ class Lookup:
     _grouping: slices.Grouping = field(repr=False)
 
     def expand(self, out: Array | None = None) -> Array:
-        """Return a row for each id asked for: [..., dim].
+        """Return a row for each requested id: [..., dim].
 
         Args:
-            out: Where to put them. Default: a new array.
+            out: Receives the rows. Default: a new array.
         """
         return np.take(self.rows, self.places, axis=0, out=out, mode="clip")
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
-        """Say what to calculate with: each row is here once."""
+        """Raise a TypeError that recommends `expand`: a lookup is no array, and has each row once."""
         raise TypeError(
             "What pull() returns has each row once, and is no array. Write .expand(), which has a row for each id that "
             "was asked for, or .rows."
         )
 
-    __array_ufunc__ = None  # so that an array on the left asks this class
+    __array_ufunc__ = None  # an array on the left then defers to this class
     __array__ = __getitem__ = __neg__ = _refuse
     __matmul__ = __add__ = __sub__ = __mul__ = __truediv__ = __pow__ = _refuse
     __rmatmul__ = __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rpow__ = _refuse
 
     def gradient(self, values: object) -> IndexedSlices:
-        """Return the gradient of the table, from that of `expand`: added up over equal ids.
+        """Return the gradient of the table from the gradient of `expand`: summed over equal ids.
 
-        The ids are not sorted again for it.
+        The method reuses the lookup's order of the ids, without sorting again.
 
-        A model that adds up the rows of a bag of ids has one gradient for all of them: give it with
-        `numpy.broadcast_to`, and it is not copied for each.
+        A model that sums the rows of a bag of ids has one gradient for the whole bag. Pass it through
+        `numpy.broadcast_to`: it is then not copied for each id.
 
         Args:
-            values: [..., dim], a row for each id asked for.
+            values: [..., dim], a row for each requested id.
 
         Example:
             >>> import hocket, numpy as np
@@ -137,18 +136,18 @@ class Lookup:
 
 @final
 class Embedding(handles.Handle):
-    """A table on the servers. Made under ``strategy.scope()``.
+    """A table on the servers. Make it under ``strategy.scope()``.
 
     Args:
-        rows: How many ids there are, from 0. None: ids are any 64-bit numbers.
-        dim: How long a row is.
+        rows: The number of ids, from 0. None: ids are any 64-bit numbers.
+        dim: The length of a row.
         **settings: ``name``, ``dtype``, ``initializer``, ``optimizer``, ``capacity``, ``eviction``: see
             `ParameterServerStrategy.make_embedding`.
 
     Raises:
-        RuntimeError: It is made outside a scope.
+        RuntimeError: No strategy is in scope.
         ValueError: A setting breaks its rule.
-        CapacityError: It does not fit into memory.
+        CapacityError: The table does not fit into memory.
 
     Example:
         >>> from hocket import ps
@@ -164,16 +163,16 @@ class Embedding(handles.Handle):
     rows: int | None
     dim: int
     _parts: tuple[records.TableSpec, ...]
-    """By server."""
+    """The specs of the shards, by server."""
     _FIELDS = ("rows", "dim")
 
     def __new__(cls, rows: int | None, dim: int, **settings: object) -> Embedding:
-        """Make it on the servers in scope."""
+        """Make the table on the servers of the strategy in scope."""
         made: Embedding = scope.require_strategy("ps.Embedding").make_embedding(rows, dim, **settings)
         return made
 
     def __init__(self, rows: int | None, dim: int, **settings: object) -> None:
-        """Do nothing: it is made."""
+        """Do nothing: `__new__` has made the table."""
 
     def __repr__(self) -> str:
         return (
@@ -182,7 +181,7 @@ class Embedding(handles.Handle):
         )
 
     def __getitem__(self, ids: object) -> NoReturn:
-        """Say what to write: rows come by a call, since they come from the servers.
+        """Raise an error that recommends `lookup`, because reading rows is a call to the servers.
 
         Raises:
             TypeError: Always.
@@ -193,14 +192,14 @@ class Embedding(handles.Handle):
         )
 
     def pull(self, ids: object) -> Lookup:
-        """Return the rows of ids, each once.
+        """Return the rows of ids, each row once.
 
         Args:
-            ids: Whole numbers, of any shape.
+            ids: Integers, of any shape.
 
         Raises:
             IndexError: An id is out of range.
-            TypeError: They are no whole numbers.
+            TypeError: The ids are not integers.
             CapacityError: A table of hashed ids is full.
         """
         foreign.refuse_in_graph(self.name)
@@ -213,7 +212,7 @@ class Embedding(handles.Handle):
         return self.pull(ids).expand()
 
     def read_rows(self, ids: Array) -> Array:
-        """Return the rows of ids, int64, that are in range."""
+        """Return the rows of ids, which must be int64 and in range."""
         link = links.open_link(self._address)
         link.enter(closure_context.get_optional_context())
         if len(self._parts) == 1:
@@ -235,7 +234,7 @@ class Embedding(handles.Handle):
         self._write("rows_assign", ids, values)
 
     def add_rows(self, ids: object, values: object) -> None:
-        """Add to rows; equal ids add up.
+        """Add to rows; the values of equal ids add up.
 
         Raises:
             IndexError: An id is out of range.
@@ -246,15 +245,15 @@ class Embedding(handles.Handle):
         self._write("rows_add", unique, sums)
 
     def evict(self, idle_updates: int) -> int:
-        """Give up the rows that none of the table's last updates has touched; return how many.
+        """Give up the rows that the table's last updates did not touch; return their number.
 
-        At the next lookup, they begin anew.
+        The next lookup makes such a row anew.
 
         Args:
-            idle_updates: How many updates back.
+            idle_updates: The number of last updates.
 
         Raises:
-            ValueError: The table's ids are row numbers, each of which has its place; or the number is negative.
+            ValueError: The table's ids are row numbers, whose rows are permanent; or the number is negative.
         """
         if self.rows is not None:
             raise ValueError(
@@ -270,14 +269,14 @@ class Embedding(handles.Handle):
     def build_operations(
         self, gradient: IndexedSlices, scale: float = 1.0
     ) -> dict[int, list[records.Operation]] | None:
-        """Return what a gradient does on each server; None if it is not finite, and the push is to be skipped.
+        """Return a gradient's operations on each server; None if it is not finite, and the push is to be skipped.
 
         Args:
-            gradient: Of some rows.
-            scale: What the learning rate is multiplied with.
+            gradient: The gradient of some rows.
+            scale: The factor of the learning rate.
 
         Raises:
-            NonFiniteGradientError: It is not finite, and the policy is to raise.
+            NonFiniteGradientError: The gradient is not finite, and the policy is to raise.
             ValueError: The table takes no gradients, or the rows have another length.
             IndexError: An id is out of range.
         """
@@ -288,7 +287,7 @@ class Embedding(handles.Handle):
             )
         self._check(gradient.indices)
         ids, values = gradient.combine(self.dtype)
-        if not dense.is_finite(values):  # the check reads little; the repair takes all values
+        if not dense.is_finite(values):  # checks the few sums; the repair reads all values
             link = links.open_link(self._address)
             admitted = link.admit(self.name, np.asarray(gradient.values))
             if admitted is None:
@@ -309,7 +308,7 @@ class Embedding(handles.Handle):
         foreign.refuse_in_graph(self.name)
         asked = self._check(ids)
         which, given = asked.reshape(-1), checks.fit_into(self.name, values, self.dtype)
-        shape = asked.shape if given.ndim > 2 else which.shape  # a row for each id, as `lookup` returns them
+        shape = asked.shape if given.ndim > 2 else which.shape  # one row for each id, in the shape of `lookup`
         rows = np.broadcast_to(given, (*shape, self.dim)).reshape(len(which), self.dim)
         if len(np.unique(which)) < len(which):
             raise ValueError(f"An id of `{self.name}` is named twice. Name each once.")
@@ -327,8 +326,9 @@ class Embedding(handles.Handle):
         }
 
     def _deal(self, ids: Array) -> list[tuple[records.TableSpec, Array, Array]]:
-        """Return, for each shard, which of the ids are its, and what they are called there. Shards without any are
-        among them: an update counts as a step of each, so that steps are the same with any number of servers."""
+        """Return for each shard the places of its ids, and their local ids.
+
+        Shards without ids are included: an update is a step of each shard, whatever the number of servers."""
         count = len(self._parts)
         owners, local = (placement.hash_shard(ids, count), ids) if self.rows is None else placement.locate(ids, count)
         places = [np.flatnonzero(owners == shard) for shard in range(count)]

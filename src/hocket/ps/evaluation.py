@@ -1,7 +1,7 @@
-"""Evaluation beside training: a process of its own looks at snapshots, while training goes on.
+"""Evaluation beside training: a separate process evaluates snapshots while training goes on.
 
-It reads live variables (on the servers' machine), or checkpoints as they appear in a folder; then it needs nothing of
-the cluster. The name is Keras 2's.
+The snapshots come from live variables (on the servers' machine), or from the checkpoints of a folder. A folder needs no
+access to the cluster. The name `SidecarEvaluator` is Keras 2's.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from hocket._base import addresses
 from hocket.ps import base_strategy, checkpoints, snapshots
 
 POLL_SECONDS: Final = 0.5
-"""How long to wait before looking again whether there is something new. A guess."""
+"""Seconds between two looks for a new snapshot. A guess."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """A result.
+    """The result of one evaluation.
 
     Attributes:
-        version: How many pushes had been applied.
-        value: What the function returned.
-        source: The checkpoint; None for live variables.
+        version: The number of pushes that had been applied.
+        value: The function's result.
+        source: The checkpoint's path; None for live variables.
     """
 
     version: int
@@ -38,18 +38,18 @@ class Evaluated:
 
 @final
 class SidecarEvaluator:
-    """Evaluates what is newest, again and again.
+    """An evaluator of the newest snapshot, again and again.
 
     Args:
         evaluate: Takes a `Snapshot`, and returns any result.
-        source: A strategy; or a folder into which checkpoints are saved.
-        min_pushes: How many more pushes a live snapshot must have than the last one.
-        max_evaluations: After how many results to end. Default: never, or when `stop` is called.
-        poll_s: Seconds between two looks.
+        source: A strategy, or a folder of checkpoints.
+        min_pushes: The number of pushes between one live snapshot and the next, at least.
+        max_evaluations: The number of results to yield. Default: no limit; `stop` ends the evaluation.
+        poll_s: Seconds between two looks for a new snapshot.
 
     Raises:
         ValueError: A number is out of range.
-        TypeError: It cannot be called.
+        TypeError: `evaluate` cannot be called.
 
     Example:
         >>> import hocket, tempfile
@@ -92,7 +92,7 @@ class SidecarEvaluator:
         self._last: Any = None
 
     def __iter__(self) -> Iterator[Evaluated]:
-        """Evaluate, and yield results, until it is stopped."""
+        """Yield results until `stop` is called, or `max_evaluations` is reached."""
         count = 0
         while not self._stopped.is_set() and count != self._max_evaluations:
             result = self.evaluate_newest()
@@ -103,15 +103,15 @@ class SidecarEvaluator:
             yield result
 
     def start(self) -> list[Evaluated]:
-        """Evaluate until it is stopped; return all results."""
+        """Evaluate until `stop` is called, or `max_evaluations` is reached; return all results."""
         return list(self)
 
     def stop(self) -> None:
-        """End after the evaluation that runs."""
+        """End after the evaluation that is running."""
         self._stopped.set()
 
     def evaluate_newest(self) -> Evaluated | None:
-        """Evaluate what is newest, if it was not yet; else return None."""
+        """Evaluate the newest snapshot; return None if there is no new one."""
         if isinstance(self._source, base_strategy.BaseStrategy):
             version = self._source.version
             if self._last is not None and version < self._last + self._min_pushes:
@@ -125,15 +125,15 @@ class SidecarEvaluator:
             try:
                 found = checkpoints.load_checkpoint(path)
             except FileNotFoundError:
-                continue  # it was deleted while it was read: take the one before
+                continue  # it was deleted while it was read: try the next older one
             self._last = written_ns, path
             return Evaluated(found.version, self._evaluate(found), str(path))
         return None
 
 
 def _list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """Return the finished checkpoints of a folder, the newest first, each after when it was written: one may have been
-    replaced under its name."""
+    """Return the finished checkpoints of a folder, newest first, each with its time of writing: a new checkpoint may
+    have replaced an old one under the same name."""
     try:
         found = [path for path in folder.iterdir() if not path.name.startswith(".")]
     except FileNotFoundError:

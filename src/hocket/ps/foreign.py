@@ -1,12 +1,13 @@
-"""Variables of frameworks in the scope of a strategy and in closures: what becomes ours, and what is refused.
+"""Variables of other frameworks, in a strategy's scope and in closures: some are converted, others refused.
 
-A framework's variable lives in the process that made it. Taken along by a closure it is copied, each worker changes its
-own copy, and the one that the program prints at the end is still what it was: a wrong number, without a word. So a
-``tf.Variable`` that is made in a scope is made on the servers, as in TensorFlow; the weights of Keras's layers and of
-PyTorch's modules, which those frameworks need in their own form, are refused there; and a closure that takes variables
-of TensorFlow or Keras along is refused.
+A framework's variable lives in the process that made it. A closure would copy it to each worker, and each worker would
+change its own copy. The program would print the unchanged original: a wrong number, without an error. Therefore:
 
-Nothing is imported here: what a program has not loaded, it has made no variables of.
+- A ``tf.Variable`` made in a scope is made on the servers, as in TensorFlow.
+- Weights of Keras layers and PyTorch modules are refused in a scope: their frameworks need them in their own form.
+- A closure that takes along variables of TensorFlow or Keras is refused.
+
+This module imports no framework: a program that has not loaded a framework has none of its variables.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _REMEDY = (
 
 @contextlib.contextmanager
 def adopted(make: Callable[..., object]) -> Iterator[None]:
-    """Have ``tf.Variable`` in a ``with`` block make a variable on servers, by a strategy's `make_variable`."""
+    """Let ``tf.Variable`` in a ``with`` block make a variable on servers, through the function `make`."""
     with contextlib.ExitStack() as stack:
         tensorflow = sys.modules.get("tensorflow")
         if tensorflow is not None and hasattr(tensorflow, "variable_creator_scope"):
@@ -78,12 +79,12 @@ def _refuse_parameter(module: object, name: str, parameter: object) -> None:
 
 def refuse_captured(fn: object) -> None:
     """Raise if a function refers to variables of TensorFlow or Keras, or to layers of Keras."""
-    function = getattr(fn, "python_function", fn)  # what `tf.function` has made of it
+    function = getattr(fn, "python_function", fn)  # the Python function inside a `tf.function`
     _refuse_among(fn, list_captured(function))
 
 
 def refuse_arguments(fn: object, args: Iterable[object], kwargs: Mapping[str, object]) -> None:
-    """Raise if a closure is given such variables or layers."""
+    """Raise if a closure's arguments include variables of TensorFlow or Keras, or layers of Keras."""
     _refuse_among(fn, [*((f"argument {index}", one) for index, one in enumerate(args)), *kwargs.items()])
 
 
@@ -115,13 +116,13 @@ def _list_kinds() -> tuple[type, ...]:
 
 
 def list_captured(function: object) -> list[tuple[str, object]]:
-    """Return what a function refers to beside its arguments, by name."""
+    """Return the globals and closure variables that a function refers to, by name."""
     function = getattr(function, "__func__", function)
     if not isinstance(function, types.FunctionType):
         return []
     found = [(name, function.__globals__[name]) for name in function.__code__.co_names if name in function.__globals__]
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # it is empty
+        with contextlib.suppress(ValueError):  # an empty cell
             found.append((name, cell.cell_contents))
     return found
 
@@ -160,24 +161,24 @@ def is_graph(fn: object) -> bool:
 
 
 def list_taken(fn: Any, args: Iterable[object], kwargs: Mapping[str, object]) -> list[tuple[str, object]]:
-    """Return what a closure made by ``tf.function`` refers to and is given, by name."""
+    """Return the values that a closure made by ``tf.function`` refers to, and its arguments, by name."""
     given = [*((f"argument {index}", one) for index, one in enumerate(args)), *kwargs.items()]
     return [*list_captured(fn.python_function), *given]
 
 
 def refuse_graph(fn: Any, name: str) -> NoReturn:
-    """Raise, as a closure made by ``tf.function`` takes along something that is on servers or a worker's own."""
+    """Raise because a closure made by ``tf.function`` takes along a variable on servers or a per-worker value."""
     closure = getattr(fn.python_function, "__qualname__", repr(fn))
     raise TypeError(f"The closure {closure} is a @tf.function that would use `{name}` {_OFF_THE_GRAPH}")
 
 
 def refuse_in_graph(name: str, is_what: str = "is on a server") -> None:
-    """Raise if TensorFlow records a graph just now: what a variable on a server does would be done once, while it
-    records, and never again.
+    """Raise if TensorFlow is recording a graph. A call on a variable on a server would run once, during the recording,
+    and not in each call of the graph.
 
     Args:
-        name: What is used.
-        is_what: Why it cannot be a part of the graph.
+        name: The name of the variable or value.
+        is_what: The reason why it cannot be part of the graph.
     """
     tensorflow: object = sys.modules.get("tensorflow")
     if tensorflow is None or not hasattr(tensorflow, "inside_function") or not tensorflow.inside_function():

@@ -1,4 +1,4 @@
-"""The base of variables and tables: small objects that know their place, and can travel."""
+"""The base class of variables and tables: small objects that hold the address of their shards, and can be pickled."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hocket.ps.stores import records
 
 
 class Handle:
-    """A variable or table on servers, as any process sees it. Made by `build`.
+    """A variable or table on servers, as any process sees it. `build` makes it.
 
     Attributes:
-        name: What it is called in messages and checkpoints.
-        dtype: Of its elements.
+        name: The name in messages and checkpoints.
+        dtype: The type of the elements.
     """
 
     name: str
@@ -23,21 +23,21 @@ class Handle:
     _address: links.Address
     _record: records.VariableRecord
     _parts: tuple[Any, ...]
-    """Its shards."""
+    """The specs of the shards."""
     _FIELDS: ClassVar[tuple[str, ...]]
-    """Which fields of the record are attributes, too."""
+    """The fields of the record that are attributes of the handle, too."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return build, (type(self), self._address, self._record)
 
     @property
     def servers(self) -> tuple[int, ...]:
-        """Which server holds each shard."""
+        """The server of each shard."""
         return tuple(part.server for part in self._parts)
 
     @property
     def optimizer(self) -> Any:
-        """The rule that turns its gradients into updates; None if it takes none."""
+        """The optimizer that applies gradients; None if the variable takes no gradients."""
         return self._parts[0].optimizer
 
 
@@ -45,7 +45,7 @@ T = TypeVar("T", bound=Handle)
 
 
 def build(cls: type[T], address: links.Address, record: records.VariableRecord) -> T:
-    """Return a variable or table whose shards are there."""
+    """Return a handle of a variable or table whose shards exist."""
     made = object.__new__(cls)
     made._address, made._record, made._parts = address, record, record.parts
     made.name, made.dtype = record.name, np.dtype(record.dtype)

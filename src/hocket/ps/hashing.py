@@ -1,8 +1,8 @@
 """A hash of 64 bits: the finaliser of splitmix64 (G. Steele, D. Lea and C. Flood, "Fast Splittable Pseudorandom Number
 Generators", OOPSLA 2014), with the multipliers that D. Stafford found.
 
-It is a bijection, in which each bit depends on all bits. What it returns is saved, in where rows are and what they
-began with, so it never changes.
+It is a bijection, and each bit of the result depends on all bits of the word. Checkpoints depend on the hash (the place
+of a row and its initial values), so the function never changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def mix(x: Words, work: Words | None = None) -> None:
 
     Args:
         x: The words.
-        work: An array of the same shape, with anything in it, so that none has to be made.
+        work: A scratch array of the same shape. Default: a new array.
 
     Example:
         >>> import numpy as np

@@ -1,18 +1,16 @@
-"""Initializers: what variables and the rows of tables begin with.
+"""Initializers: they compute the initial values of variables and of rows of tables.
 
-A row's first value depends on the seed, on its id and on the column, and on nothing else. So it does not matter when a
-row is made, together with which others, by whom, or on which shard: a table whose rows appear at their first use has
-the values it would have had if all of them had been made at the start, also when it is loaded into another number of
-shards.
+A row's initial value depends only on the seed, on the row's id and on the column. So it does not matter when, where or
+together with which other rows a row is made. A table that makes rows at their first use has the same values as a table
+that made all rows at the start, even after it is loaded into another number of shards.
 
-For that, random numbers are not drawn from a stream: they are hashes of where they go (J. Salmon et al., "Parallel
+Therefore random numbers are not drawn from a stream: they are hashes of their position (J. Salmon et al., "Parallel
 Random Numbers: As Easy as 1, 2, 3", SC 2011). A row's id and the seed make the state of a splitmix64 generator (see
-`hashing`), whose k-th output has the bits of columns 2k and 2k + 1. `Normal` makes them into two numbers of a bell
-curve as G. Box and M. Muller did in "A Note on the Generation of Random Normal Deviates" (1958).
+`hashing`), whose k-th output gives the bits of columns 2k and 2k + 1. `Normal` turns these into two normally
+distributed numbers, as G. Box and M. Muller did in "A Note on the Generation of Random Normal Deviates" (1958).
 
-Values are computed as float32 and have 24 random bits; a float64 variable begins with the same numbers. Those of
-`Uniform` are the same on every machine; those of `Normal` come from logarithms and sines, whose last bit may differ
-between processors.
+Values are computed as float32 and have 24 random bits; a float64 variable gets the same numbers. `Uniform` is the same
+on every machine. `Normal` uses logarithms and sines, whose last bit may differ between processors.
 
 Measured for rows of 64: 3 ns a number for `Uniform` and 4 for `Normal`, where numpy's generators take 2 and 9. A row of
 one column wastes half of its bits.
@@ -36,11 +34,11 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 Ids: TypeAlias = npt.NDArray[np.int64]
 
 VERSION: Final = 1
-"""Which numbers these are. Golden values in the tests hold it: whoever changes a result here raises it."""
+"""The version of these numbers. Golden values in the tests pin it: a change of any result must raise it."""
 
 BLOCK: Final = 32768
-"""How many elements are worked on at once. Measured: 65,536 gains nothing, 16,384 takes a quarter longer, as each line
-of numpy costs a microsecond."""
+"""Number of elements processed at once. Measured: 65,536 gains nothing, and 16,384 takes a quarter longer, because each
+numpy call costs a microsecond."""
 
 MAX_SEED: Final = (1 << 64) - 1
 
@@ -48,23 +46,21 @@ _UNIT: Final = 2.0**-24
 
 
 class Initializer(abc.ABC):
-    """The first values of rows: a function of their ids.
+    """The initial values of rows: a function of their ids.
 
     It is immutable, holds no arrays and can be pickled; any number of threads may call it at once.
 
-    There are four of them: `Zeros`, `Constant`, `Uniform` and `Normal`. To write another, give `fill`, and let a row
-    depend on its id alone.
+    There are four initializers: `Zeros`, `Constant`, `Uniform` and `Normal`. A new one must define `fill`, and must let
+    a row depend on its id alone.
     """
 
     @abc.abstractmethod
     def fill(self, ids: Ids, out: Array) -> None:
-        """Write the first values of rows.
+        """Write the initial values of rows.
 
         Args:
-            ids: The rows' ids, any numbers of 64 bits, in any order. For a dense variable: the positions along its
-                first axis.
-            out: Where they go: one row for each id. A row may have any shape; an array of more than two axes must be
-                contiguous.
+            ids: The rows' ids, any 64-bit numbers, in any order. For a dense variable: positions along its first axis.
+            out: Receives the values: one row of any shape for each id. If there are more than two axes, contiguous.
 
         Example:
             >>> import numpy as np
@@ -104,7 +100,7 @@ class Constant(Initializer):
         value: The number.
 
     Raises:
-        ValueError: It is not a finite number.
+        ValueError: `value` is not a finite number.
 
     Example:
         >>> import numpy as np
@@ -121,18 +117,18 @@ class Constant(Initializer):
         _set(self, "value", _require_finite("value", self.value))
 
     def fill(self, ids: Ids, out: Array) -> None:
-        """Write the number."""
+        """Write the value."""
         _view_rows(ids, out)[...] = self.value
 
 
 class _Random(Initializer):
-    """Rows of random numbers, which a seed and the ids say."""
+    """Rows of random numbers, determined by a seed and the ids."""
 
     seed: int
 
     @abc.abstractmethod
     def _shape(self, even: Floats, odd: Floats) -> None:
-        """Make whole numbers of 24 bits, those of even and of odd columns, into what rows hold. In place."""
+        """Turn 24-bit integers of even and of odd columns into the rows' values, in place."""
 
     @final
     def fill(self, ids: Ids, out: Array) -> None:
@@ -164,12 +160,12 @@ class _Random(Initializer):
 @final
 @dataclass(frozen=True)
 class Uniform(_Random):
-    """Random numbers that are equally likely everywhere between two.
+    """Uniformly distributed random numbers.
 
     Args:
-        low: The least number. The default range is that of Keras's ``"uniform"``.
-        high: What all numbers are below, but for rounding.
-        seed: Which numbers. Two tables with one seed have the same rows.
+        low: The lower bound. The default range is that of Keras's ``"uniform"``.
+        high: The upper bound; numbers lie below it, except for rounding.
+        seed: The seed of the numbers. Two tables with the same seed have the same rows.
 
     Raises:
         ValueError: `low` and `high` are not finite, or not in this order; `seed` is not a whole number of 64 bits.
@@ -206,18 +202,18 @@ class Uniform(_Random):
 @final
 @dataclass(frozen=True)
 class Normal(_Random):
-    """Random numbers of a bell curve.
+    """Normally distributed random numbers.
 
     Args:
-        mean: Its middle.
-        stddev: Its width. The default is Keras's; ``torch.nn.Embedding`` has 1.
-        seed: Which numbers. Two tables with one seed have the same rows.
+        mean: The mean of the distribution.
+        stddev: The standard deviation. The default is Keras's; ``torch.nn.Embedding`` has 1.
+        seed: The seed of the numbers. Two tables with the same seed have the same rows.
 
     Raises:
         ValueError: `mean` is not finite, `stddev` not a finite number from 0, or `seed` not a whole number of 64 bits.
 
     Note:
-        No number is more than 5.9 times `stddev` away from `mean`: one in 300 million should be.
+        No number is more than 5.9 times `stddev` away from `mean`; exactly, one in 300 million would be.
 
     Example:
         >>> import numpy as np
@@ -239,7 +235,7 @@ class Normal(_Random):
         _set(self, "seed", _require_seed(self.seed))
 
     def _shape(self, even: Floats, odd: Floats) -> None:
-        np.add(even, 0.5, out=even)  # so that there is a logarithm
+        np.add(even, 0.5, out=even)  # avoids the logarithm of 0
         np.multiply(even, _UNIT, out=even)
         np.log(even, out=even)
         np.multiply(even, -2, out=even)
@@ -258,7 +254,7 @@ class Normal(_Random):
 
 
 def _view_rows(ids: Ids, out: Array) -> Array:
-    """Return out with two axes: rows, and their elements."""
+    """Return `out` with two axes: rows, and their elements."""
     assert out.shape[:1] == ids.shape, (out.shape, ids.shape)
     assert out.ndim == 2 or out.flags.c_contiguous, "a copy would be filled in its place"
     return out.reshape(len(ids), math.prod(out.shape[1:]))
@@ -268,7 +264,7 @@ def _find_states(ids: Ids, seed: int) -> hashing.Words:
     """Return the state of each row's generator."""
     key = np.array([seed ^ hashing.GOLDEN], np.uint64)
     hashing.mix(key)
-    states = ids.astype(np.uint64)  # negative ones wrap around
+    states = ids.astype(np.uint64)  # negative ids wrap around
     states *= np.uint64(hashing.GOLDEN)
     states += key
     hashing.mix(states)
@@ -276,17 +272,17 @@ def _find_states(ids: Ids, seed: int) -> hashing.Words:
 
 
 def _split(words: hashing.Words, even: Floats, odd: Floats) -> None:
-    """Write the upper 24 bits of each half of words, as floats."""
+    """Write the upper 24 bits of each half of the words, as floats."""
     numbers = words.view(np.uint32)
     np.right_shift(numbers, 8, out=numbers)
-    signed = numbers.view(np.int32)  # which processors convert faster
+    signed = numbers.view(np.int32)  # processors convert signed numbers faster
     low = 0 if sys.byteorder == "little" else 1
     even[...] = signed[:, low::2]
     odd[...] = signed[:, 1 - low :: 2]
 
 
 def _set(initializer: Initializer, name: str, value: float) -> None:
-    """Set a field of a frozen initializer that is being made."""
+    """Set a field of a frozen initializer during its construction."""
     object.__setattr__(initializer, name, value)
 
 

@@ -1,8 +1,8 @@
-"""Links: the servers and the gate of a strategy, opened once in a process and found again by the strategy's key.
+"""Links: the servers and the gate of a strategy, opened once in each process and found by the strategy's key.
 
-A process reaches a server through its memory if the two share a machine: `stores.store.Store` does the work where
-the memory is. Elsewhere a proxy has the server do it, with the same methods, so a variable's code is the same in both.
-The gate is reached in the same two ways.
+A process on a server's machine works in the server's memory itself, through `stores.store.Store`. Elsewhere a proxy
+with the same methods calls the server, so a variable's code is the same in both cases. The gate is reached in the same
+ways.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hocket.ps.stores import dense, gate, memory, records, store
 from hocket.ps.stores.memory import Array
 
 _NOTED_SECONDS: Final = 1e-4
-"""A pull or push that takes as long is noted among the session's events. Noting costs a hundredth of that."""
+"""Pulls and pushes that take this long are noted in the event ring. Noting an event costs a hundredth of that."""
 
 POLICIES: Final = ("raise", "skip", "clip")
 
@@ -33,7 +33,7 @@ POLICIES: Final = ("raise", "skip", "clip")
 @final
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where a server is."""
+    """The address of a server: its book and its actor."""
 
     book: memory.MemoryRef
     handle: actor.ActorHandle
@@ -42,7 +42,7 @@ class ServerAddress:
 @final
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a strategy's servers are. It travels with each variable."""
+    """The addresses of a strategy's servers and its gate. It is pickled with each variable."""
 
     key: str
     servers: tuple[ServerAddress, ...]
@@ -53,9 +53,9 @@ class Address:
     """Whether a stale push takes a smaller step."""
     is_synchronous: bool
     is_shared: bool
-    """Whether processes of the same machine use the memory; else they ask the servers."""
+    """Whether processes on a server's machine use its memory directly; otherwise they call the server."""
     registry: actor.ActorHandle | None
-    """Who makes variables, if that is not the driver."""
+    """The actor that makes variables; None: the driver makes them."""
 
 
 @final
@@ -64,8 +64,8 @@ class Outcome:
     """The outcome of a push of gradients.
 
     Attributes:
-        is_applied: Whether it was applied now. False: it had been before, or was skipped.
-        staleness: How many pushes of others were applied since the pull.
+        is_applied: Whether this push was applied. False: it had been applied before, came too late, or was skipped.
+        staleness: The number of other workers' pushes that were applied since the pull.
     """
 
     is_applied: bool
@@ -82,7 +82,7 @@ class Link:
         self.gate: Final = _open_gate(address)
 
     def enter(self, context: closure_context.ClosureContext | None) -> None:
-        """Note that a closure reads. None: nobody pushes for it."""
+        """Note that a closure reads. With `context` None, no push will follow, and nothing is noted."""
         if context is None or context.is_inside:
             return
         begun = time.perf_counter()
@@ -90,7 +90,7 @@ class Link:
             self.gate.enter(context.worker)
         else:
             while self.gate.enter_round(context.worker):
-                self._close_round()  # who was to do it has died
+                self._close_round()  # the worker that was to close it has died
         context.note_entered(self.gate)
         seconds = time.perf_counter() - begun
         if seconds >= _NOTED_SECONDS:
@@ -102,7 +102,7 @@ class Link:
         server: int,
         operations: Sequence[records.Operation],
     ) -> bool:
-        """Do something that is no gradient, on one server; return whether it was done now."""
+        """Do operations other than gradients on one server; return whether they were done by this call."""
         return self.stores[server].push(context.take_ticket() if context is not None else None, operations)
 
     def push(
@@ -111,8 +111,8 @@ class Link:
         """Apply gradients, on each server wholly or not at all.
 
         Args:
-            context: Whose they are. None: they are never sent twice, and have no staleness.
-            operations: By server.
+            context: The context of the closure or step. None: the push is never sent twice, and has no staleness.
+            operations: The operations by server.
         """
         begun = time.perf_counter()
         outcome = self._push(context, operations)
@@ -143,9 +143,9 @@ class Link:
         ticket: records.Ticket,
         operations: dict[int, list[records.Operation]],
     ) -> Outcome:
-        """Bring a gradient to a synchronous step."""
+        """Deposit a gradient for a synchronous step; close the step if this gradient completes it."""
         version = self.gate.get_round(context.worker, ticket.closure, ticket.turn)
-        for server, given in operations.items() if version >= 0 else ():  # else its box keeps what is there
+        for server, given in operations.items() if version >= 0 else ():  # a late gradient must not overwrite the boxes
             self.stores[server].deposit(context.worker, version, given)
         context.note_pushed()
         what = self.gate.arrive(context.worker, ticket.closure, ticket.turn)
@@ -154,12 +154,12 @@ class Link:
         return Outcome(what != gate.COMES_LATE, 0)
 
     def flush(self) -> None:
-        """Apply what is there of a synchronous step that no worker will complete."""
+        """Apply the gradients of a synchronous step that no worker will complete."""
         if self.address.is_synchronous and self.gate.list_arrived()[1]:
             self._close_round()
 
     def set_idle(self, worker: int, *, is_idle: bool) -> None:
-        """Say that a worker has nothing to do, or has again. A synchronous step that has waited for it is applied."""
+        """Note that a worker has no work, or has work again. Close a synchronous step that waited for this worker."""
         self.gate.set_idle(worker, is_idle=is_idle)
         if is_idle and self.gate.claim_round():
             self._close_round()
@@ -171,7 +171,7 @@ class Link:
         self.gate.close_round(version)
 
     def admit(self, name: str, gradient: Array) -> Array | None:
-        """Return a gradient as it may be applied; None if the push is to be skipped."""
+        """Return a gradient that may be applied; None if the push is to be skipped."""
         try:
             dense.check_finite(name, gradient)
         except errors.NonFiniteGradientError:
@@ -187,8 +187,7 @@ class Link:
         return gradient
 
     def _scale(self, operations: dict[int, list[records.Operation]], worker: int) -> dict[int, list[records.Operation]]:
-        """Divide the step by one more than the staleness (Zhang, Gupta, Lian and Liu, "Staleness-aware Async-SGD",
-        2016)."""
+        """Divide the step by one plus the staleness (Zhang, Gupta, Lian and Liu, "Staleness-aware Async-SGD", 2016)."""
         reading = self.gate.get_reading(worker)
         factor = 1.0 / (1 + max(0, self.gate.version - reading))
         return {
@@ -202,7 +201,7 @@ _lock = threading.Lock()
 
 
 def open_link(address: Address) -> Link:
-    """Reach a strategy's servers; again: returns the same."""
+    """Return the link to a strategy's servers. A second call returns the same link."""
     link = _links.get(address.key)
     if link is None:
         with _lock:
@@ -213,14 +212,14 @@ def open_link(address: Address) -> Link:
 
 
 def close_link(key: str) -> None:
-    """Forget a strategy that is closed."""
+    """Forget the link of a closed strategy."""
     with _lock:
         _links.pop(key, None)
 
 
 def _open_server(address: Address, index: int) -> store.Store:
-    """Reach a server, the faster way if there is one. A server comes back if it dies, and its calls are made
-    again; tickets keep that from doing harm."""
+    """Return a server's store, or a proxy where its memory is out of reach. A server restarts if it dies, and the
+    engine repeats its calls; tickets make repeated pushes harmless."""
     server = address.servers[index]
     if address.is_shared and memory.is_reachable(server.book):
         return store.Store(server.book, index, address.timeout_s)
@@ -228,14 +227,14 @@ def _open_server(address: Address, index: int) -> store.Store:
 
 
 def _open_gate(address: Address) -> gate.Gate:
-    """Reach the gate, the faster way if there is one."""
+    """Return the gate, or a proxy where its memory is out of reach."""
     if address.is_shared and memory.is_reachable(address.gate):
         return gate.Gate(address.gate, address.timeout_s)
     return remote.build_proxy(gate.Gate, gate.ASKABLE, functools.partial(_ask, address.servers[0].handle.call_gate))
 
 
 def _ask(method: object, name: str, *args: object, out: Array | None = None) -> object:
-    """Call a server; put its answer into `out`, if that is given."""
+    """Call a server; copy the answer into `out`, if given."""
     try:
         found = remote.ask(method, name, *args)
     except (exceptions.ActorError, exceptions.ActorUnschedulableError) as error:

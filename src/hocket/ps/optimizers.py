@@ -1,22 +1,21 @@
-"""Optimizers: how servers turn gradients into new values.
+"""Optimizers: the rules by which servers turn gradients into new values.
 
-Each optimizer is a rule for one element: from its value, its gradient, and what is kept for it in *slots* (momentum,
-sums of squares), come its new value and new slots. So one loop serves a whole variable, a shard of it, and rows that
-were gathered from a table.
+Each optimizer is a rule for one element. From the element's value, gradient and *slots* (momentum, sums of squares) it
+computes the new value and the new slots. So one loop serves a variable, a shard, and rows gathered from a table.
 
-**The cost is memory's.** A push of a million floats reads and writes some 12 MB (SGD) to 28 MB (Adam). A line of numpy
-over all of it would move as much again for each operation, so `Optimizer.apply` goes through blocks that stay in the
-cache, with scratch that each thread makes once.
+**The cost is memory's.** A push of a million floats reads and writes some 12 MB (SGD) to 28 MB (Adam). A numpy call
+over the whole arrays would move as much again for each operation. Therefore `Optimizer.apply` works in blocks that stay
+in the cache, with scratch arrays that each thread makes once.
 
 Measured for a million floats in place, where adding two arrays takes 0.48 ms: SGD 0.41 ms, with momentum 0.71, Adagrad
-1.3, Adam 1.9, FTRL 2.3. Into other arrays it is up to half as much more. Ten floats take 8 to 18 microseconds.
+1.3, Adam 1.9, FTRL 2.3. Writing into other arrays takes up to half as much more. Ten floats take 8 to 18 microseconds.
 
-**Rows are lazy.** `Optimizer.apply_rows` moves only the rows it is given, as TensorFlow's sparse updates and
-``torch.optim.SparseAdam`` do. A row that is not pushed keeps its value and its slots: its momentum does not carry it
-on, its averages do not decay, weight decay does not touch it.
+**Rows are lazy.** `Optimizer.apply_rows` changes only the rows of its arguments, like TensorFlow's sparse updates and
+``torch.optim.SparseAdam``. A row that is not pushed keeps its value and its slots: momentum does not move it, its
+averages do not decay, and weight decay does not touch it.
 
-What is not finite is not looked for here, and spreads as in any arithmetic, without a warning: whether a push with a
-NaN is dropped is a question that comes before.
+NaN and infinity are not checked here, and spread as in any arithmetic, without a warning. Callers decide earlier
+whether to drop a push that holds them.
 """
 
 from __future__ import annotations
@@ -38,35 +37,33 @@ from hocket.ps import checks
 Array: TypeAlias = npt.NDArray[np.floating[Any]]
 
 BLOCK: Final = 32768
-"""How many elements are worked on at once. Measured for a million floats, on a core with 48 KiB and 2 MiB of cache:
-65,536 gains 5 % more, which a core with half the cache would lose; 16,384 takes a quarter longer, as each line of numpy
-costs half a microsecond; all at once takes half as long again."""
+"""Number of elements processed at once. Measured for a million floats, on a core with 48 KiB and 2 MiB of cache: 65,536
+gains 5 %, which a core with half the cache would lose; 16,384 takes a quarter longer, because each numpy call costs
+half a microsecond; all at once takes half as long again."""
 
 _TINY: Final = 1.2e-38
-"""The least epsilon: a smaller one would be 0 as a float32, and 0 / 0 where a gradient has always been 0. See
-`_fit_eps`."""
+"""The least epsilon: a smaller one is 0 as a float32, and without gradients elements become 0 / 0. See `_fit_eps`."""
 
 _ALIASES: Final = {"learning_rate": "lr", "beta_1": "beta1", "beta_2": "beta2", "epsilon": "eps"}
-"""Keras's names for what is set here, for messages."""
+"""Keras's names for the arguments, for messages."""
 
 
 class Optimizer(abc.ABC):
     """A rule that makes new values from old ones and a gradient.
 
-    It is immutable, holds no arrays and can be pickled: variables, slots and the number of the step belong to whoever
-    calls. Any number of threads may call one optimizer at once, for arrays that do not overlap.
+    It is immutable, holds no arrays and can be pickled: the caller owns variables, slots and the number of the step.
+    Any number of threads may call one optimizer at once, for arrays that do not overlap.
 
-    There are four of them: `SGD`, `Adagrad`, `Adam` and `FTRL`.
+    There are four optimizers: `SGD`, `Adagrad`, `Adam` and `FTRL`.
     """
 
     lr: float
     slots: tuple[str, ...]
-    """The names of what is kept for each element. A slot has the variable's shape and its dtype, a float."""
+    """The names of the slots. A slot has the variable's shape and dtype, a float type."""
     _initials: dict[str, float]
 
     def _finish(self, weights: Sequence[str], **initials: float) -> None:
-        """Check the learning rate and some weights, and name the slots, with what they are before the first update.
-        Called once, when it is made."""
+        """Check the learning rate and the fields `weights`; set the slots' names and initial values."""
         _set(self, "lr", _require_lr(self.lr))
         for name in weights:
             _set(self, name, _require_weight(name, getattr(self, name)))
@@ -75,10 +72,10 @@ class Optimizer(abc.ABC):
 
     @final
     def slot_initial(self, name: str) -> float:
-        """Return what each element of a slot is before the first update.
+        """Return the initial value of a slot's elements.
 
         Raises:
-            ValueError: There is no such slot.
+            ValueError: The optimizer has no such slot.
         """
         if name not in self.slots:
             kept = ", ".join(self.slots) or "none"
@@ -87,9 +84,10 @@ class Optimizer(abc.ABC):
 
     @abc.abstractmethod
     def _update(self, block: _Block, step: int, scale: float) -> None:
-        """Write the new values and slots of one block. What is written may be the same memory as what is read, so
-        nothing may be read after it has been written. The gradient and, where they are other arrays, the old values and
-        slots stay as they are."""
+        """Write the new values and slots of one block.
+
+        Outputs may share memory with the old values and slots, so nothing may be read after it was written. The
+        gradient stays unchanged, and so do old values and slots in separate arrays."""
 
     @final
     def apply(
@@ -109,9 +107,9 @@ class Optimizer(abc.ABC):
             slots: The old slots, in the order of `slots`.
             gradient: The gradient. It is not changed.
             step: The number of this update, 1 for the first.
-            out: Where the new values go: `value` itself, or an array that does not overlap it.
-            out_slots: Where the new slots go: those of `slots`, or others.
-            scale: What the learning rate is multiplied by, for this update.
+            out: Receives the new values: `value` itself, or an array that does not overlap it.
+            out_slots: Receive the new slots: the arrays of `slots`, or others.
+            scale: The factor of the learning rate, for this update.
 
         Example:
             >>> import numpy as np
@@ -137,15 +135,15 @@ class Optimizer(abc.ABC):
 
     @final
     def apply_rows(self, rows: Array, slots: Sequence[Array], gradient: Array, step: int, scale: float = 1.0) -> None:
-        """Change rows of a table, and their slots, in place. Rows that are not given do not move.
+        """Change rows of a table, and their slots, in place. Other rows do not change.
 
         Args:
-            rows: Copies of the rows, each of them once: contiguous, [how many, columns].
-            slots: The same of each slot, in the order of `slots`.
+            rows: Copies of the rows, each row once: contiguous, [number of rows, columns].
+            slots: The same rows of each slot, in the order of `slots`.
             gradient: The rows' gradients.
-            step: The number of this update of the table, 1 for the first. It is the table's, not a row's: as in
-                ``torch.optim.SparseAdam``.
-            scale: What the learning rate is multiplied by, for this update.
+            step: The number of this update of the table, 1 for the first. The table, not each row, counts updates, as
+                in ``torch.optim.SparseAdam``.
+            scale: The factor of the learning rate, for this update.
 
         Example:
             >>> import numpy as np
@@ -166,16 +164,16 @@ class Optimizer(abc.ABC):
 @keywords.explained(aliases=_ALIASES)
 @dataclass(frozen=True, kw_only=True)
 class SGD(Optimizer):
-    """Steps along the gradient, with momentum if asked: ``torch.optim.SGD``. Its slot is ``momentum``, if there is any.
+    """Steps along the gradient, optionally with momentum: ``torch.optim.SGD``. With momentum, its slot is ``momentum``.
 
     Args:
         lr: The learning rate.
-        momentum: How much of the last step's direction is kept. 0 keeps nothing, and needs no slot.
+        momentum: The part of the last step's direction that is kept. 0 keeps nothing, and needs no slot.
         nesterov: Whether the step looks ahead along the momentum.
-        weight_decay: How much of the value is added to the gradient.
+        weight_decay: The multiple of the value that is added to the gradient.
 
     Raises:
-        ValueError: A number is out of its range, or there is nesterov without momentum.
+        ValueError: A number is out of its range, or `nesterov` is set without momentum.
 
     Example:
         >>> from hocket import ps
@@ -232,10 +230,10 @@ class Adagrad(Optimizer):
 
     Args:
         lr: The learning rate.
-        initial_accumulator: What the sums begin with. 0 as in PyTorch and the paper; TensorFlow has 0.1, so that the
-            first steps are smaller.
-        eps: What is added to the root. 1e-10 as in PyTorch; TensorFlow adds 1e-7 under the root.
-        weight_decay: How much of the value is added to the gradient.
+        initial_accumulator: The initial value of the sums. 0 as in PyTorch and the paper; TensorFlow has 0.1, which
+            makes the first steps smaller.
+        eps: The number added to the root. 1e-10 as in PyTorch; TensorFlow adds 1e-7 under the root.
+        weight_decay: The multiple of the value that is added to the gradient.
 
     Raises:
         ValueError: A number is out of its range.
@@ -280,12 +278,12 @@ class Adam(Optimizer):
 
     Args:
         lr: The learning rate.
-        beta1: How much of the average gradient is kept. 0.9 is the paper's, as the next two are.
-        beta2: How much of the average square is kept.
-        eps: What is added to the root.
-        weight_decay: How much of the value is added to the gradient; or, if `decoupled`, taken off the value.
-        is_eps_hat: Whether `eps` is added before the root is corrected, as TensorFlow and Keras do: the paper's
-            "epsilon hat". Else after, as PyTorch does.
+        beta1: The part of the average gradient that is kept. This default and the next two are the paper's.
+        beta2: The part of the average square that is kept.
+        eps: The number added to the root.
+        weight_decay: The multiple of the value that is added to the gradient or, if `decoupled`, taken off the value.
+        is_eps_hat: Whether `eps` is added before the root is corrected, as in TensorFlow and Keras: the paper's
+            "epsilon hat". Otherwise it is added after the correction, as in PyTorch.
         decoupled: False for ``torch.optim.Adam``. True for AdamW, where decay does not pass through the averages: I.
             Loshchilov and F. Hutter, "Decoupled Weight Decay Regularization" (ICLR 2019), with the decay multiplied by
             the learning rate as in PyTorch and Keras.
@@ -342,26 +340,25 @@ class Adam(Optimizer):
 @keywords.explained(aliases=_ALIASES)
 @dataclass(frozen=True, kw_only=True)
 class FTRL(Optimizer):
-    """Follows the regularised leader: H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches" (KDD 2013),
+    """Follow the regularised leader: H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches" (KDD 2013),
     algorithm 1, with the power that TensorFlow adds. Steps are Adagrad's, but an element whose evidence is weaker than
     `l1` is exactly 0. Its slots are the ``sum`` of squared gradients, and ``linear``: n and z in the paper.
 
-    A value is computed from its slots, and the one it began with is forgotten at the first update: begin with zeros.
+    A value is computed from its slots, and its initial value is lost at the first update: begin with zeros.
 
     Args:
         lr: The learning rate; alpha in the paper.
-        lr_power: Minus the power of the sum of squares that divides the step, 0 for steps of one size. -0.5 is the
-            paper's.
-        initial_accumulator: What the sums of squares begin with. 0.1 as in TensorFlow; the paper has 0.
-        l1: How strong evidence must be for a value that is not 0.
-        l2: How strongly values are pulled towards 0, as TensorFlow counts: twice of it is added to what divides.
-        beta: What is added to the power of the sum, as the paper does; 0 as in TensorFlow.
+        lr_power: Minus the power of the sum of squares that divides the step; 0 for equal steps. -0.5 is the paper's.
+        initial_accumulator: The initial value of the sums of squares. 0.1 as in TensorFlow; the paper has 0.
+        l1: The evidence that an element needs for a value other than 0.
+        l2: The strength of the pull of values towards 0, as in TensorFlow: twice this number is added to the divisor.
+        beta: The number added to the power of the sum, as in the paper; 0 as in TensorFlow.
 
     Raises:
         ValueError: A number is out of its range, or `initial_accumulator`, `l2` and `beta` are all 0.
 
     Note:
-        A step's `scale` multiplies its gradient where the gradient moves the value, and neither the sum of squares nor
+        A step's `scale` multiplies the gradient where it moves the value. It does not change the sum of squares, or
         `lr` in the formula: without regularisation that is a step with the learning rate scaled. TensorFlow puts a
         changed `lr` into the formula, which also rescales each value.
 
@@ -398,7 +395,7 @@ class FTRL(Optimizer):
         np.multiply(block.gradient, block.gradient, out=after)
         np.add(total, after, out=new_total)
         self._raise_to_power(new_total, after)
-        # The paper's z, to which is added the gradient less sigma times the value.
+        # The new z of the paper: the old z, plus the gradient, minus sigma times the value.
         np.subtract(after, before, out=before)
         np.multiply(before, 1 / self.lr, out=before)
         np.multiply(before, block.value, out=before)
@@ -408,7 +405,7 @@ class FTRL(Optimizer):
             np.add(new_linear, before, out=new_linear)
         else:
             np.add(new_linear, block.gradient, out=new_linear)
-        # The value is minus z, moved towards 0 by l1, divided by the inverse of the rate.
+        # The value is minus z, moved towards 0 by l1, divided by the inverse of the rate plus l2's share.
         np.multiply(after, 1 / self.lr, out=after)
         np.add(after, self.beta / self.lr + 2 * self.l2, out=after)
         if self.l1:
@@ -430,7 +427,7 @@ class FTRL(Optimizer):
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """A part of the arrays that `Optimizer.apply` was given, short enough for the cache."""
+    """A part of the arguments of `Optimizer.apply`, short enough for the cache."""
 
     value: Array
     slots: list[Array]
@@ -440,7 +437,7 @@ class _Block:
 
 
 class _Scratch(threading.local):
-    """Each thread's own memory for what is between the lines."""
+    """Each thread's own arrays for intermediate results."""
 
     def __init__(self) -> None:
         self.arrays: dict[np.dtype[Any], list[Array]] = {}
@@ -450,8 +447,8 @@ _scratch = _Scratch()
 
 
 def _take_scratch(block: _Block, count: int) -> list[Array]:
-    """Return arrays of the block's length and dtype, with anything in them. The first ones are the same in each call of
-    a thread."""
+    """Return arrays of the block's length and dtype, with undefined contents. Repeated calls in a
+    thread return the same arrays, in the same order."""
     dtype, length = block.value.dtype, block.value.size
     arrays = _scratch.arrays.setdefault(dtype, [])
     while len(arrays) < count:
@@ -460,7 +457,7 @@ def _take_scratch(block: _Block, count: int) -> list[Array]:
 
 
 def _fit_eps(eps: float, dtype: np.dtype[Any]) -> float:
-    """Return an epsilon that is not 0 in a dtype: float16 has nothing between 0 and 6e-8, and few bits below 6e-5."""
+    """Return an epsilon that is not 0 in a dtype: float16 has no number between 0 and 6e-8, and few bits below 6e-5."""
     return max(eps, _find_least(dtype))
 
 
@@ -470,12 +467,12 @@ def _find_least(dtype: np.dtype[Any]) -> float:
 
 
 def _set(optimizer: Optimizer, name: str, value: float) -> None:
-    """Set a field of a frozen optimizer that is being made. A float, because an array's scalar would widen float32."""
+    """Set a field of a frozen optimizer during its construction. A float, because numpy scalars would widen float32."""
     object.__setattr__(optimizer, name, value)
 
 
 def _decay(block: _Block, weight: float, work: Array) -> Array:
-    """Return the gradient with a part of the value added to it."""
+    """Return the gradient plus `weight` times the value."""
     np.multiply(block.value, weight, out=work)
     decayed: Array = np.add(block.gradient, work, out=work)
     return decayed

@@ -1,10 +1,9 @@
-"""Partitioners: into how many shards a variable is cut, and where.
+"""Partitioners: they choose the number of shards of a variable.
 
-The rules are those of ``tf.distribute.experimental.partitioners``, with their names and arguments. A partitioner is
-called with a variable's shape and dtype and returns how many shards there are along each axis. Variables are cut along
-their first axis only, by `split_rows`.
+The rules are those of ``tf.distribute.experimental.partitioners``, with their names and arguments. A partitioner takes
+a variable's shape and dtype, and returns the shards along each axis. `split_rows` cuts along the first axis only.
 
-A function of one's own will do as well: it is called as ``partitioner(shape=shape, dtype=dtype)``, and must return 1
+Any function can serve as a partitioner. It is called as ``partitioner(shape=shape, dtype=dtype)``, and must return 1
 for each axis but the first.
 """
 
@@ -23,26 +22,26 @@ import numpy.typing as npt
 from hocket.ps import checks
 
 PartitionFunction: TypeAlias = Callable[..., Sequence[int]]
-"""What is called with ``shape=`` and ``dtype=``, and says how many shards there are along each axis."""
+"""A function of ``shape=`` and ``dtype=`` that returns the number of shards along each axis."""
 
 
 class Partitioner(abc.ABC):
-    """A rule that says how many shards a variable is cut into. It is immutable and can be pickled.
+    """A rule for the number of a variable's shards. It is immutable and can be pickled.
 
-    There are three of them: `FixedShards`, `MinSize` and `MaxSize`.
+    There are three partitioners: `FixedShards`, `MinSize` and `MaxSize`.
     """
 
     @abc.abstractmethod
     def _count(self, length: int, row_bytes: int, num_bytes: int) -> int:
-        """Return a number of shards for so many rows, of so many bytes each and all together. 0 and less count as 1,
-        too many as one for each row."""
+        """Return the number of shards of `length` rows, from the bytes of a row and of all rows. The caller clamps the
+        number to 1 and to one shard for each row."""
 
     @final
     def __call__(self, shape: Sequence[int], dtype: npt.DTypeLike, axis: int = 0) -> list[int]:
-        """Return how many shards there are along each axis: 1 along all but `axis`.
+        """Return the number of shards along each axis: 1 along all but `axis`.
 
         Raises:
-            ValueError: The shape has no such axis, or a length that is not a whole number.
+            ValueError: The shape has no such axis, or a length in it is not a whole number.
 
         Example:
             >>> from hocket import ps
@@ -71,13 +70,13 @@ class Partitioner(abc.ABC):
 @final
 @dataclass(frozen=True)
 class FixedShards(Partitioner):
-    """So many shards, or one for each row if there are fewer.
+    """A fixed number of shards, or one for each row if there are fewer rows.
 
     Args:
-        num_shards: How many.
+        num_shards: The number of shards.
 
     Raises:
-        ValueError: It is less than 1.
+        ValueError: `num_shards` is less than 1.
 
     Example:
         >>> from hocket import ps
@@ -97,12 +96,12 @@ class FixedShards(Partitioner):
 @final
 @dataclass(frozen=True)
 class MinSize(Partitioner):
-    """As many shards as allowed, but none smaller than a number of bytes if it can be helped.
+    """As many shards as allowed, but where possible none smaller than a number of bytes.
 
     Args:
-        min_shard_bytes: How many bytes a shard has at least. 256 KiB, as in TensorFlow.
-        max_shards: How many shards there are at most. With 1, as in TensorFlow, nothing is cut.
-        bytes_per_string: How many bytes to count for an element that is a string or an object.
+        min_shard_bytes: The least size of a shard. 256 KiB, as in TensorFlow.
+        max_shards: The largest number of shards. With 1, as in TensorFlow, no variable is cut.
+        bytes_per_string: The bytes to count for an element that is a string or an object.
 
     Raises:
         ValueError: A number is less than 1.
@@ -130,12 +129,12 @@ class MinSize(Partitioner):
 @final
 @dataclass(frozen=True)
 class MaxSize(Partitioner):
-    """As few shards as allowed, but none larger than a number of bytes if it can be helped: a row is not cut.
+    """As few shards as possible, but none larger than a number of bytes, unless a single row is larger.
 
     Args:
-        max_shard_bytes: How many bytes a shard has at most.
-        max_shards: How many shards there are at most, even if they are too large then. None for any number.
-        bytes_per_string: How many bytes to count for an element that is a string or an object.
+        max_shard_bytes: The largest size of a shard.
+        max_shards: The largest number of shards, even if shards become too large. None for any number.
+        bytes_per_string: The bytes to count for an element that is a string or an object.
 
     Raises:
         ValueError: A number is less than 1.
@@ -167,10 +166,10 @@ class MaxSize(Partitioner):
 
 
 def count_shards(partitioner: PartitionFunction | None, shape: Sequence[int], dtype: npt.DTypeLike) -> int:
-    """Return how many shards a variable is cut into along its first axis.
+    """Return the number of shards that a variable is cut into along its first axis.
 
     Args:
-        partitioner: The rule, or None for one shard. It is not asked about a scalar.
+        partitioner: The rule, or None for one shard. It is not called for a scalar.
         shape: The variable's shape.
         dtype: The variable's dtype.
 
@@ -201,14 +200,13 @@ def count_shards(partitioner: PartitionFunction | None, shape: Sequence[int], dt
 
 
 def split_rows(num_rows: int, num_shards: int) -> list[int]:
-    """Return how many rows each shard has: contiguous ranges, the first ones a row longer where they cannot be equal.
+    """Return the number of rows of each shard: contiguous ranges, the first of them longer if the rows do not divide.
 
-    TensorFlow calls it "div".
+    TensorFlow calls this split "div".
 
     Args:
-        num_rows: How many rows there are.
-        num_shards: Into how many shards they shall be cut. No shard is left without rows, so there are no more of them
-            than rows.
+        num_rows: The number of rows.
+        num_shards: The number of shards. No shard is left without rows, so there are at most as many shards as rows.
 
     Example:
         >>> from hocket.ps import partitioners

@@ -1,23 +1,23 @@
-"""Placement: which server holds which variables, by bytes and traffic, and which rows of tables, by their ids.
+"""Placement: chooses servers for variables, by bytes and traffic, and servers for rows of tables, by their ids.
 
-**Variables.** `Placer` gives each new variable, or each shard of one, a server. TensorFlow deals them out in turn, so
-that a server may hold most of the bytes by bad luck. Here bytes come first: a server is in question if it is the one
-with the fewest, or stays within `SLACK` of the average with what is to be placed. Among those, the one with the least
-traffic takes it. So a small variable that everyone reads does not go where the other one is.
+**Variables.** `Placer` chooses a server for each new variable or shard. TensorFlow deals variables out in turn, so one
+server may hold most of the bytes by bad luck. Here bytes come first: a server is a candidate if it has the fewest
+bytes, or stays within `SLACK` of the average with the new variable. Among the candidates, the server with the least
+traffic takes the variable. So two small variables that every worker reads do not share a server.
 
-No placement balances a variable that is larger than a server's share. `plan_shards` says into how many shards to cut:
-as many as there are servers, if it is large enough to matter.
+No placement balances a variable that is larger than a server's share. `plan_shards` returns the number of shards for
+it: as many as there are servers, if it is large enough to matter.
 
-**Rows of tables.** Popular ids are usually the low ones, as vocabularies are sorted by frequency, and popularity falls
-as a power of the rank (Zipf). A server with a contiguous range of ids would have nearly all the work. So ids are dealt
-out in turn: `locate` says that id i is row i // n of shard i % n, and `find_ids` takes that back. Ids that are hashes,
-or any numbers, have no such order; `hash_shard` deals them out by a hash.
+**Rows of tables.** Popular ids are usually low, because vocabularies are sorted by frequency, and popularity falls as a
+power of the rank (Zipf). A server with a contiguous range of low ids would have nearly all the work. So ids are dealt
+out in turn: `locate` puts id i into row i // n of shard i % n, and `find_ids` is its inverse. Ids that are hashes, or
+any numbers, have no such order; `hash_shard` deals them out by a hash.
 
 Measured, as the busiest server's work over the average, for a million ids, popularity 1 / rank, and 4 servers (8):
-ranges 3.6 (6.8), a hash 1.23 (1.53) on average, in turn 1.16 (1.40). What remains is the few most popular ids. They
-count once for a batch if a pull asks for each id once, as it should; then, with 8192 ids a batch, it is 1.014 (1.023)
+ranges 3.6 (6.8), a hash 1.23 (1.53) on average, in turn 1.16 (1.40). The rest comes from the few most popular ids. They
+count once for a batch if a pull requests each id once, as it should; then, with 8192 ids a batch, it is 1.014 (1.023)
 for a hash, and below 1.001 in turn. For popularity 1 / rank**1.3 it is 1.03 (1.06) and 1.001 (1.003), and with ids that
-are requested as often as they come 1.8 (2.9) and 1.6 (2.6).
+are requested as often as they occur 1.8 (2.9) and 1.6 (2.6).
 """
 
 from __future__ import annotations
@@ -32,15 +32,13 @@ import numpy.typing as npt
 from hocket.ps import checks, hashing
 
 Ids: TypeAlias = npt.NDArray[np.int64]
-"""Ids of rows, numbers of shards, or numbers of rows in a shard."""
+"""Row ids, shard numbers, or row numbers in a shard."""
 
 SLACK: Final = 1.1
-"""How many times the average of bytes a server may hold so that its traffic decides. The bound on imbalance that this
-project sets itself."""
+"""The largest ratio of a server's bytes to the average at which traffic still decides: this project's own bound."""
 
 MIN_SHARD_BYTES: Final = 64 << 10
-"""How many bytes a shard has at least, if `plan_shards` is not told. A guess: writing them takes as long as a few
-messages."""
+"""The default of `min_shard_bytes` in `plan_shards`. A guess: writing them takes as long as a few messages."""
 
 
 @final
@@ -49,9 +47,9 @@ class PlacementStatistics:
     """The loads of servers. Each tuple has one entry for each server.
 
     Args:
-        num_placed: How many variables and shards.
-        num_bytes: How many bytes they have.
-        traffic: How many bytes a step moves, as those who placed them said.
+        num_placed: The number of variables and shards.
+        num_bytes: Their bytes.
+        traffic: The bytes that a step moves, as the callers of `Placer` estimated them.
 
     Example:
         >>> from hocket.ps import placement
@@ -76,13 +74,13 @@ class PlacementStatistics:
 
 @final
 class Placer:
-    """Chooses servers for variables, one after the other as they are made. It is not for several threads at once.
+    """The choice of servers for variables, one after the other as they are made. Not safe for several threads at once.
 
     Args:
-        num_servers: How many servers there are.
+        num_servers: The number of servers.
 
     Raises:
-        ValueError: That is less than 1.
+        ValueError: `num_servers` is less than 1.
 
     Example:
         >>> from hocket.ps import placement
@@ -100,11 +98,11 @@ class Placer:
         self._traffic = [0.0] * num_servers
 
     def place(self, nbytes: int, traffic: float | None = None) -> int:
-        """Choose a server for a variable, and count it there.
+        """Choose a server for a variable, and count the variable there.
 
         Args:
-            nbytes: How many bytes it has, with its slots.
-            traffic: About how many bytes of it a step moves. Default: all of them, as of a dense variable.
+            nbytes: The variable's bytes, with its slots.
+            traffic: About how many of these bytes a step moves. Default: all of them, as for a dense variable.
 
         Returns:
             The server's number.
@@ -112,11 +110,11 @@ class Placer:
         return self._place(*_check(nbytes, traffic), range(len(self._bytes)))
 
     def place_shards(self, sizes: Sequence[int], traffic: Sequence[float] | None = None) -> list[int]:
-        """Choose servers for the shards of one variable, each on another server as long as there are any.
+        """Choose servers for the shards of one variable: different servers as long as there are any left.
 
         Args:
-            sizes: How many bytes each shard has.
-            traffic: About how many bytes of each a step moves. Default: all of them.
+            sizes: The bytes of each shard.
+            traffic: About how many bytes of each shard a step moves. Default: all of them.
 
         Returns:
             The servers' numbers, in the order of the shards.
@@ -139,20 +137,18 @@ class Placer:
         left: list[int] = []
         for at in sorted(
             range(len(wanted)), key=lambda at: wanted[at], reverse=True
-        ):  # the largest first: they fit worst
+        ):  # the largest first: they are hardest to fit
             left = left or list(range(len(self._bytes)))
             chosen[at] = self._place(*wanted[at], left)
             left.remove(chosen[at])
         return chosen
 
     def occupy(self, server: int, nbytes: int, traffic: float | None = None) -> None:
-        """Count a variable on a server that is chosen already: by a checkpoint, say, or by the variable that it belongs
-        to.
-        """
+        """Count a variable on a server that is already known, for example from a checkpoint or a colocated variable."""
         self._count(self._require_server(server), *_check(nbytes, traffic))
 
     def release(self, server: int, nbytes: int, traffic: float | None = None) -> None:
-        """Take off what a variable counted on its server, with the numbers that it was placed with."""
+        """Undo the count of a variable on its server. The arguments are those of its placement."""
         nbytes, moved = _check(nbytes, traffic)
         server = self._require_server(server)
         if not self._placed[server] or nbytes > self._bytes[server]:
@@ -163,10 +159,10 @@ class Placer:
             )
         self._count(server, -nbytes, -moved, -1)
         if not self._placed[server]:
-            self._traffic[server] = 0.0  # what rounding left
+            self._traffic[server] = 0.0  # removes rounding errors
 
     def statistics(self) -> PlacementStatistics:
-        """Return what each server holds."""
+        """Return the load of each server."""
         return PlacementStatistics(
             num_placed=tuple(self._placed), num_bytes=tuple(self._bytes), traffic=tuple(self._traffic)
         )
@@ -195,12 +191,12 @@ class Placer:
 
 
 def plan_shards(nbytes: int, num_servers: int, *, min_shard_bytes: int = MIN_SHARD_BYTES) -> int:
-    """Return into how many shards to cut what may be cut anywhere: as many as servers, or 1 if they would be too small.
+    """Return the number of shards for a value that may be cut anywhere: as many as servers, or 1 for small shards.
 
     Args:
-        nbytes: How many bytes it has, with its slots.
-        num_servers: How many servers there are.
-        min_shard_bytes: How many bytes a shard has at least.
+        nbytes: The value's bytes, with its slots.
+        num_servers: The number of servers.
+        min_shard_bytes: The least bytes of a shard.
 
     Example:
         >>> from hocket.ps import placement
@@ -214,11 +210,11 @@ def plan_shards(nbytes: int, num_servers: int, *, min_shard_bytes: int = MIN_SHA
 
 
 def locate(ids: Ids, num_shards: int) -> tuple[Ids, Ids]:
-    """Return the shards of ids, and their rows there: ids are dealt out in turn.
+    """Return the shards of ids, and their rows there. Ids are dealt out in turn.
 
     Args:
         ids: Ids from 0.
-        num_shards: How many shards there are.
+        num_shards: The number of shards.
 
     Example:
         >>> import numpy as np
@@ -232,7 +228,7 @@ def locate(ids: Ids, num_shards: int) -> tuple[Ids, Ids]:
 
 
 def find_ids(shards: Ids | int, rows: Ids, num_shards: int) -> Ids:
-    """Return the ids that `locate` finds at these shards and rows.
+    """Return the ids at these shards and rows: the inverse of `locate`.
 
     Example:
         >>> import numpy as np
@@ -245,7 +241,7 @@ def find_ids(shards: Ids | int, rows: Ids, num_shards: int) -> Ids:
 
 
 def count_rows(num_ids: int, num_shards: int) -> list[int]:
-    """Return how many rows each shard has of a table with ids from 0 to below `num_ids`: what `locate` sends there.
+    """Return the number of rows in each shard of a table with ids from 0 to below `num_ids`, as `locate` deals them.
 
     Example:
         >>> from hocket.ps import placement
@@ -258,11 +254,11 @@ def count_rows(num_ids: int, num_shards: int) -> list[int]:
 
 
 def hash_shard(ids: Ids, num_shards: int) -> Ids:
-    """Return the shards of ids that may be any numbers of 64 bits. The same everywhere, so that it may be saved.
+    """Return the shards of ids that may be any 64-bit numbers. The same on all machines, so it may be saved.
 
     Args:
         ids: The ids.
-        num_shards: How many shards there are, below 2**31.
+        num_shards: The number of shards, below 2**31.
 
     Example:
         >>> import numpy as np
@@ -270,11 +266,11 @@ def hash_shard(ids: Ids, num_shards: int) -> Ids:
         >>> placement.hash_shard(np.array([0, 8, 16, -5]), 4).tolist()
         [3, 2, 1, 0]
     """
-    mixed = ids.astype(np.uint64)  # negative ones wrap around
+    mixed = ids.astype(np.uint64)  # negative ids wrap around
     mixed += np.uint64(hashing.GOLDEN)
     hashing.mix(mixed)
     mixed >>= np.uint64(32)
-    mixed *= np.uint64(num_shards)  # of 32 random bits, a number below this one
+    mixed *= np.uint64(num_shards)  # scales 32 random bits to a number below num_shards
     mixed >>= np.uint64(32)
     return mixed.view(np.int64)
 

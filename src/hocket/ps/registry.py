@@ -1,8 +1,7 @@
-"""The registry makes variables: it chooses a server for each shard, has memory made, and enters it into the book.
+"""The registry makes variables: it chooses a server for each shard, orders its memory, and enters it into a book.
 
-There is one for a strategy. It is an object of the driver; for a training run, whose ranks make the variables, it is an
-actor (`Registry` in either). What it knows stands in the servers' books, too: an actor that is built again reads it
-there.
+A strategy has one registry. It is an object of the driver or, for a training run whose ranks make the variables, an
+actor; both use `Registry`. The servers' books hold the same knowledge, and a restarted actor reads it from them.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ from hocket.ps.stores import dense, gradient_accumulator, memory, memory_owners,
 from hocket.ps.stores.memory import Array
 
 ASKABLE: Final = frozenset({"make_variable", "make_embedding", "list_made"})
-"""What other processes may ask a registry for that is an actor."""
+"""The names in `Registry` that other processes may use, if the registry is an actor."""
 
 MEMORY_SHARE: Final = 0.9
-"""How much of the machine's memory variables may take together, before one is refused. A guess."""
+"""The share of the machine's memory that all variables together may take. A larger request is refused. A guess."""
 
 _HASH_SLACK: Final = 1.1
 _HASH_SPARE: Final = 64
-"""How much more room a shard of a hashed table has than its share, as hashing does not divide evenly: with 10,000 rows
+"""The extra room of a hashed table's shard beyond its share, because hashing does not divide evenly. With 10,000 rows
 in a shard, a tenth more is ten standard deviations."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VariableSettings:
-    """The request for a new variable. See `ParameterServerStrategy.make_variable` for each."""
+    """The request for a new variable. `ParameterServerStrategy.make_variable` documents the fields."""
 
     name: str | None = None
     shape: Sequence[int] | None = None
@@ -48,14 +47,14 @@ class VariableSettings:
     optimizer: optimizers.Optimizer | None = None
     partitioner: partitioners.PartitionFunction | None = None
     colocate_with: int | None = None
-    """The server that it shall be on. None: any."""
+    """The index of the server that must hold the variable. None: any."""
     exist_ok: bool = False
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableSettings:
-    """The request for a new table. See `ParameterServerStrategy.make_embedding` for each."""
+    """The request for a new table. `ParameterServerStrategy.make_embedding` documents the fields."""
 
     name: str | None = None
     dtype: npt.DTypeLike = "float32"
@@ -70,18 +69,18 @@ class TableSettings:
 @final
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The settings of all variables of a strategy."""
+    """A strategy's settings for all of its variables."""
 
     optimizer: optimizers.Optimizer | None
-    """For variables that do not bring their own."""
+    """The optimizer of variables without one of their own."""
     partitioner: partitioners.PartitionFunction | None
-    """The same."""
+    """The partitioner of variables without one of their own."""
     is_synchronous: bool
     """Whether variables need boxes for gradients."""
 
 
 class Registry:
-    """All variables of a strategy, with the servers' books and who makes each server's memory."""
+    """All variables of a strategy, with the servers' books and the owners of their memory."""
 
     def __init__(
         self, books: Sequence[memory.MemoryRef], owners: Sequence[memory_owners.MemoryOwner], defaults: Defaults
@@ -93,11 +92,11 @@ class Registry:
         self._counts = [0] * len(books)
         self._made: dict[str, records.VariableRecord] = {}
         self._nbytes = 0
-        #: Shards of variables that were being made when this actor was built again.
+        #: The shards of variables whose making was interrupted before this actor was restarted.
         self._begun: dict[str, list[Any]] = {}
 
     def read_books(self) -> None:
-        """Learn what a registry before this one has made."""
+        """Read the variables that an earlier registry made from the books."""
         specs = [owner.list_specs(book) for book, owner in zip(self._books, self._owners, strict=True)]
         self._counts = [len(some) for some in specs]
         for spec in itertools.chain.from_iterable(specs):
@@ -111,7 +110,7 @@ class Registry:
                 self._begun[name] = parts
 
     def list_made(self) -> list[records.VariableRecord]:
-        """Return all of them, in the order of making."""
+        """Return the records of all variables and tables, in the order of making."""
         return list(self._made.values())
 
     def make_variable(self, initial_value: object, settings: VariableSettings) -> records.VariableRecord:
@@ -211,7 +210,7 @@ class Registry:
         return known
 
     def _choose_name(self, kind: str) -> str:
-        """Return a name that nobody has given, for a variable without one. The same, if its making is begun again."""
+        """Return a free name for a variable without one. A repeated attempt to make the variable gets the same name."""
         names = (f"{kind}_{number}" for number in itertools.count(len(self._made)))
         return next(name for name in names if name not in self._made)
 
@@ -227,8 +226,8 @@ class Registry:
 
     @contextlib.contextmanager
     def _making(self, name: str) -> Iterator[_Making]:
-        """Make the shards of a variable, and enter them into the books when all are there. If that fails, what is not
-        in a book gives its memory back."""
+        """Make the shards of a variable, and enter them into the books when all are ready. On failure, shards that are
+        not in a book give their memory back."""
         making = _Making(self, name, self._begun.pop(name, []))
         try:
             yield making
@@ -243,9 +242,9 @@ class _Making:
     """The shards of a variable that is being made.
 
     Args:
-        registry: Whose.
-        name: The variable's.
-        begun: Its shards that are in the books already.
+        registry: The registry that makes the variable.
+        name: The variable's name.
+        begun: The variable's shards that are in the books already.
     """
 
     def __init__(self, registry: Registry, name: str, begun: list[Any]) -> None:
@@ -254,18 +253,18 @@ class _Making:
         self._name = name
         self._num_entered = len(begun)
         self._placed: list[tuple[int, int, int]] = []
-        """Where each new shard counts: server, bytes, and bytes that a step moves."""
+        """Each new shard's placement: server, bytes, and bytes that a step moves."""
         self._memory: list[tuple[memory_owners.MemoryOwner, list[memory.MemoryRef]]] = []
         """The memory of each new shard."""
         self._nbytes = 0
 
     def reserve(self, nbytes: int) -> None:
-        """Count its bytes; refuse them if there is no room."""
+        """Count the variable's bytes; raise if there is no room for them."""
         self._registry._reserve(self._name, nbytes)
         self._nbytes = nbytes
 
     def place(self, nbytes: int, traffic: int, home: int | None) -> tuple[int, int]:
-        """Choose the server of the next shard, unless it has one; return it, and the shard's number there."""
+        """Choose the next shard's server, unless `home` names it; return the server, and the shard's number there."""
         placer = self._registry._placer
         if home is None:
             home = placer.place(nbytes, traffic)
@@ -276,7 +275,7 @@ class _Making:
         return home, number
 
     def build(self, spec: records.Spec, nbytes: int, value: object) -> None:
-        """Have memory made for a shard, and filled."""
+        """Order memory for a shard, and fill it."""
         owner = self._registry._owners[spec.server]
         made: list[memory.MemoryRef] = []
         self._memory.append((owner, made))
@@ -298,7 +297,7 @@ class _Making:
             self._memory.pop(0)
 
     def take_back(self) -> None:
-        """Give up what is not in a book, and have the next making of the variable go on from what is."""
+        """Give up shards that are not in a book. The next attempt to make the variable continues from the others."""
         registry = self._registry
         del self.parts[self._num_entered :]
         if self.parts:
@@ -308,7 +307,7 @@ class _Making:
         for placed in self._placed:
             registry._placer.release(*placed)
         for owner, refs in self._memory:
-            with contextlib.suppress(exceptions.HocketError):  # an owner that has ended has given up all
+            with contextlib.suppress(exceptions.HocketError):  # an owner that has ended has given up its memory
                 owner.discard(refs)
 
 
@@ -329,7 +328,7 @@ def open_registry(
     *,
     is_hosted: bool,
 ) -> tuple[Registry, actor.ActorHandle | None]:
-    """Begin a registry, in this process or as an actor; return it, and the actor."""
+    """Start a registry, in this process or as an actor; return it, and the actor."""
     if not is_hosted:
         return Registry(books, owners, defaults), None
     options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1}
@@ -338,7 +337,7 @@ def open_registry(
 
 
 def reach(handle: actor.ActorHandle) -> Registry:
-    """Return a registry that is an actor."""
+    """Return a proxy of a registry that is an actor."""
     return remote.build_actor_proxy(Registry, ASKABLE, handle)
 
 
@@ -349,7 +348,7 @@ def list_made(stores: Sequence[store.Store]) -> list[records.VariableRecord]:
 
 
 def count_bytes(stores: Sequence[store.Store]) -> list[int]:
-    """Return how many bytes the variables in each server's book have, with their slots."""
+    """Return the bytes of the variables in each server's book, with their slots."""
     return [sum(map(_count_spec_bytes, one.list_specs())) for one in stores]
 
 
@@ -369,7 +368,7 @@ def _group_by_name(specs: Iterable[Iterable[store.Spec]]) -> dict[str, list[obje
 
 
 def _is_whole(parts: list[Any]) -> bool:
-    """Tell whether these are all shards of a variable, whose making may have been broken off."""
+    """Tell whether these are all shards of a variable. If its making was interrupted, some are missing."""
     first = parts[0]
     if isinstance(first, records.TableSpec):
         return len(parts) == first.stride
@@ -386,7 +385,7 @@ def _join(name: str, parts: list[Any]) -> records.VariableRecord:
 
 
 def _count_room(rows_count: int | None, total: int, shard: int, count: int) -> int:
-    """Return how many rows a shard has room for."""
+    """Return the number of rows that a shard has room for."""
     if rows_count is not None:
         return max(1, placement.count_rows(rows_count, count)[shard])
     if count == 1:
@@ -440,14 +439,14 @@ def _make_initial(
         value = np.asarray(given(piece))
     if value.shape != piece:
         raise ValueError(f"The function was asked for the shape {piece}, but returned {value.shape}.")
-    with np.errstate(all="ignore"):  # what does not fit is refused below
+    with np.errstate(all="ignore"):  # numbers that do not fit are refused below
         found = value.astype(kind, copy=False)
-    is_kept = found.dtype.kind != "f" and np.array_equal(found, value)  # np.ones gives floats for whole numbers, too
+    is_kept = found.dtype.kind != "f" and np.array_equal(found, value)  # np.ones gives floats for integers
     return found if is_kept else checks.fit_into(name, value, found.dtype)
 
 
 def _takes_offset(function: Callable[..., object]) -> bool:
-    with contextlib.suppress(TypeError, ValueError):  # some callables do not tell
+    with contextlib.suppress(TypeError, ValueError):  # some callables have no signature
         return "offset" in inspect.signature(function).parameters
     return False
 

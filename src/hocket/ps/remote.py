@@ -1,8 +1,7 @@
-"""Objects that live in an actor, used from other processes as if they were there.
+"""Proxies of objects in an actor, which other processes use like the objects themselves.
 
-One proxy stands for each of them: a server's variables, the gate, the deal of a dataset, the registry, and who makes
-memory. What may be asked of an object is a set of names beside its class, ``ASKABLE``. The proxy has these names, and
-the actor refuses others (`answer`).
+A server's variables, the gate, the dealer of a dataset, the registry and a memory owner each have a proxy. A set named
+``ASKABLE`` beside the object's class lists the names that a proxy has. The actor refuses all others (`answer`).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ T = TypeVar("T")
 
 @final
 class RemoteProxy:
-    """An object in an actor: each of its methods returns the actor's answer, and so does each of its properties."""
+    """A proxy of an object in an actor: its methods and properties return the actor's answer."""
 
     def __init__(self, cls: type, askable: AbstractSet[str], ask: Callable[..., object]) -> None:
         self._cls = cls
@@ -38,23 +37,23 @@ class RemoteProxy:
 
 
 def build_proxy(cls: type[T], askable: AbstractSet[str], ask: Callable[..., object]) -> T:
-    """Return what stands for an object in an actor. It has the object's methods, so it has its type.
+    """Return a proxy of an object in an actor. Its declared type is the object's class.
 
     Args:
         cls: The object's class.
-        askable: Which of its methods and properties the proxy has.
-        ask: Asks the actor: called with a name and arguments. It can travel if the proxy shall.
+        askable: The names of the methods and properties that the proxy has.
+        ask: Sends a call to the actor; takes a name and arguments. The proxy can be pickled if `ask` can.
     """
-    return RemoteProxy(cls, askable, ask)  # type: ignore[return-value]  # it answers as one
+    return RemoteProxy(cls, askable, ask)  # type: ignore[return-value]  # it has the methods of `cls`
 
 
 def build_actor_proxy(cls: type[T], askable: AbstractSet[str], handle: actor.ActorHandle) -> T:
-    """Return what stands for an actor itself. It can travel."""
+    """Return a proxy of an actor itself. It can be pickled."""
     return build_proxy(cls, askable, functools.partial(_ask_actor, handle))
 
 
 def answer(target: object, askable: AbstractSet[str], name: str, args: tuple[Any, ...]) -> object:
-    """Do what a proxy asks for. Called in the actor."""
+    """Answer a proxy's call. The actor calls this function."""
     if name not in askable:
         raise AttributeError(f"Another process may not ask for {name!r} of {type(target).__name__}.")
     found = getattr(target, name)
@@ -62,7 +61,7 @@ def answer(target: object, askable: AbstractSet[str], name: str, args: tuple[Any
 
 
 def ask(method: Any, *args: object) -> object:
-    """Call a method of an actor; wait for what it returns."""
+    """Call a method of an actor; wait for its result."""
     return api.get(method.remote(*args))
 
 

@@ -1,4 +1,4 @@
-"""The strategy in scope, which makes new variables: that of the innermost ``with strategy.scope()``."""
+"""The strategy in scope: new variables belong to the strategy of the innermost ``with strategy.scope()``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _current: contextvars.ContextVar[object] = contextvars.ContextVar("hocket.ps.sco
 
 @contextlib.contextmanager
 def entered(strategy: object) -> Iterator[None]:
-    """Have a strategy make the variables of a ``with`` block."""
+    """Let a strategy make the variables of a ``with`` block."""
     token = _current.set(strategy)
     try:
         yield
@@ -21,7 +21,7 @@ def entered(strategy: object) -> Iterator[None]:
 
 
 def require_strategy(what: str) -> Any:
-    """Return the strategy in whose scope the caller is, for what needs one; raise a RuntimeError if it is in none."""
+    """Return the strategy in scope, on behalf of the function `what`; raise a RuntimeError if none is in scope."""
     strategy = _current.get()
     if strategy is None:
         raise RuntimeError(
@@ -32,10 +32,10 @@ def require_strategy(what: str) -> Any:
 
 
 def get_strategy() -> Any:
-    """Return the strategy in whose scope the caller is.
+    """Return the strategy in scope.
 
     Raises:
-        RuntimeError: It is in none.
+        RuntimeError: No strategy is in scope.
 
     Example:
         >>> from hocket import ps

@@ -1,8 +1,7 @@
-"""The servers: processes that answer for variables.
+"""The servers: actors that give other machines access to variables.
 
-On one machine a server has little to do: workers read and write its memory themselves (`store`). It answers those who
-do not share the memory. It holds nothing that its memory does not, so one that is killed comes back as if nothing had
-been.
+Workers on the same machine read and write a server's memory themselves (`store`). A server answers workers that do not
+share its memory. A server has no state outside that memory, so a killed server restarts without loss.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from hocket.ps.executor import streams
 from hocket.ps.stores import gate, memory, store
 
 _THREADS: Final = 64
-"""How many requests a server answers at once, those that wait at the gate among them. A guess."""
+"""Number of requests that a server handles at once, including those that wait at the gate. A guess."""
 
 
 @final
 class Server:
-    """A server; an actor. Only the first one keeps the gate, and the dealt items."""
+    """A server; an actor. Only the first server keeps the gate and the dealt items."""
 
     def __init__(self, index: int, book: memory.MemoryRef, gate_ref: memory.MemoryRef, timeout_s: float) -> None:
         self._store = store.Store(book, index, timeout_s)
@@ -39,15 +38,15 @@ class Server:
         return facts
 
     def get_pid(self) -> int:
-        """Return its process."""
+        """Return the id of the server's process."""
         return os.getpid()
 
     def call_store(self, name: str, *args: object) -> object:
-        """Do with its variables what a caller on another machine cannot."""
+        """Call a method of the store, for a process on another machine."""
         return remote.answer(self._store, store.ASKABLE, name, args)
 
     def call_gate(self, name: str, *args: object) -> object:
-        """Ask the gate, for a worker of another machine."""
+        """Call a method of the gate, for a worker on another machine."""
         return remote.answer(self._open_gate(), gate.ASKABLE, name, args)
 
     def _open_gate(self) -> gate.Gate:
@@ -56,7 +55,7 @@ class Server:
         return self._gate
 
     def call_deal(self, ref: memory.MemoryRef, count: int, name: str, *args: object) -> object:
-        """Deal out items, for a worker of another machine."""
+        """Deal out items, for a worker on another machine."""
         deal = self._deals.get(ref)
         if deal is None:
             deal = self._deals[ref] = streams.Deal(ref, count)
@@ -66,7 +65,6 @@ class Server:
 def start(
     index: int, book: memory.MemoryRef, gate_ref: memory.MemoryRef, timeout_s: float, options: dict[str, Any]
 ) -> actor.ActorHandle:
-    """Start a server. It comes back when it is killed, and then repeats its requests; tickets keep that from
-    doing harm."""
+    """Start a server. A killed server restarts, and the engine repeats its calls; tickets make repeats harmless."""
     settings = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": _THREADS, **options}
     return actor.ActorClass(Server, settings).remote(index, book, gate_ref, timeout_s)

@@ -1,12 +1,13 @@
-"""Snapshots: variables as they were at one moment, while training goes on or in a checkpoint.
+"""Snapshots: the values of variables at one moment, taken while training goes on or read from a checkpoint.
 
-**A live snapshot is one cut** through all variables and servers. The gate is held, so that no push is half applied, for
-as long as it takes to copy the dense variables and to tell the tables (milliseconds). Then training goes on. Tables are
-copied meanwhile: whoever changes a row saves what it was first, once (`rows.TableShard.begin_snapshot`): copy on write.
-A table has room for one snapshot at a time: one that begins while another is taken copies the table at once.
+**A live snapshot is one cut** through all variables and servers. The process that takes it holds the gate while it
+copies the dense variables and informs the tables (milliseconds), so no push is half applied. Then training goes on, and
+the tables are copied meanwhile, copy on write: the first change of a row saves the row's old value
+(`rows.TableShard.begin_snapshot`). A table has room for one snapshot at a time. A second snapshot that begins meanwhile
+copies the table at once.
 
-Updates that are no gradients (``assign_add`` and so on) do not go through the gate. A snapshot has each of them wholly
-or not at all, for each shard.
+Updates other than gradients (``assign_add`` and so on) bypass the gate. A shard's snapshot has them wholly or not at
+all.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ _HOLD_SECONDS: Final = 600.0
 @final
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table's rows. Ids that it does not have are what they would be if they were looked up: see `Embedding`.
+    """A table's rows. `lookup` gives other ids the values that `Embedding` would give them.
 
     Attributes:
-        ids: Rising.
+        ids: The ids, rising.
         rows: [ids, dim]
-        count: How many ids there can be; None: any.
-        initializer: What other ids' rows are.
+        count: The number of ids that the table allows; None: any.
+        initializer: Computes the rows of other ids.
     """
 
     ids: Array
@@ -67,11 +68,11 @@ class Table:
 
 @final
 class Snapshot:
-    """All variables at one moment. It does not change.
+    """All variables at one moment; immutable.
 
     Args:
-        version: How many pushes were applied by then.
-        values: Arrays of dense variables, `Table` of tables, by name.
+        version: The number of pushes that were applied before that moment.
+        values: Arrays of dense variables and `Table` objects of tables, by name.
 
     Example:
         >>> from hocket import ps
@@ -96,7 +97,7 @@ class Snapshot:
         """Return a variable's array, or a table's `Table`.
 
         Raises:
-            KeyError: There is no such variable.
+            KeyError: The snapshot has no such variable.
         """
         if name not in self._values:
             raise KeyError(f"There is no variable {name!r} in the snapshot; there are {sorted(self._values)}.")
@@ -134,14 +135,14 @@ def take(address: links.Address, made: list[records.VariableRecord]) -> Snapshot
 
 @dataclass(slots=True)
 class _Shard:
-    """A table's shard of which a snapshot has begun."""
+    """A table's shard, while a snapshot of it is being taken."""
 
     store: store.Store
     number: int
     rows: Array
     ids: Array
     values: Array | None
-    """None: they are still to be copied."""
+    """The rows' values; None until they are copied."""
 
     def read(self) -> Array:
         if self.values is None:
@@ -149,7 +150,7 @@ class _Shard:
         return self.values
 
     def give_up(self) -> None:
-        """Let the next snapshot begin, if this one has not ended."""
+        """End the snapshot without its rows, so that the next one can begin. Has no effect after `read`."""
         if self.values is None:
             self.values = self.store.finish_snapshot(self.number, self.rows[:0])
 
@@ -163,7 +164,7 @@ def _join_table(made: records.VariableRecord, shards: list[_Shard]) -> Table:
 
 
 def open_gate(address: links.Address) -> gate.Gate:
-    """Return the gate, as who holds it must have it."""
+    """Return the gate for a process that holds it; raise if that process does not share the gate's memory."""
     if not memory.is_reachable(address.gate):
         raise OSError(
             "Snapshots and checkpoints are taken on the machine of the first server, which keeps the gate, but this "
@@ -173,6 +174,6 @@ def open_gate(address: links.Address) -> gate.Gate:
 
 
 def join_dense(made: records.VariableRecord, shards: list[dict[str, Any]], part: str = "value", slot: int = 0) -> Array:
-    """Return a dense variable's value, or a slot, from its shards'."""
+    """Return a dense variable's value, or one of its slots, joined from its shards."""
     arrays = [shard[part] if part == "value" else shard[part][slot] for shard in shards]
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

@@ -31,7 +31,7 @@ from hocket.ps.stores import gate, memory_owners, mutex, records
 from hocket.ps.stores.memory import Array
 
 TIMEOUT_SECONDS: Final = 600.0
-"""How long a pull or a push may wait for others. A guess: longer than any healthy step."""
+"""Seconds that a pull or a push may wait for other workers. A guess: longer than any healthy step."""
 
 
 @final
@@ -39,32 +39,31 @@ TIMEOUT_SECONDS: Final = 600.0
 class ParameterServerStrategy(base_strategy.BaseStrategy):
     """Servers that hold variables, for workers that compute. The name is TensorFlow's.
 
-    It is made in the driver, and can be used in closures: what travels there is where the servers are.
+    Make it in the driver. Closures can use it: a pickled strategy holds only the addresses of the servers.
 
     Args:
-        cluster: How many workers and servers: a `Cluster`, or ``{"worker": 2, "server": 1}``. Default: what TF_CONFIG
-            says.
-        optimizer: What turns gradients into updates, for variables that do not bring their own.
-        partitioner: How variables are split over servers: ``(shape, dtype) -> list of shards, by axis``. Default: not
-            at all.
-        max_staleness: How many pushes of others may be applied between a worker's pull and its push. None: any number.
-            0: none.
+        cluster: The numbers of workers and servers: a `Cluster`, or ``{"worker": 2, "server": 1}``. Default: the
+            cluster that TF_CONFIG describes.
+        optimizer: The rule that turns gradients into updates, for variables without one of their own.
+        partitioner: The rule that splits variables over servers: ``(shape, dtype) -> list of shards, by axis``.
+            Default: variables are not split.
+        max_staleness: The number of other workers' pushes between a worker's pull and its push. None: any. 0: none.
         synchronous: Whether all workers compute from the same version, and the mean of their gradients is applied.
-        backup_workers: With ``synchronous``: how many workers a step does not wait for. What they bring later is
-            dropped, and counted in `statistics`.
-        bad_gradients: What to do with one that has NaN or infinity: ``"raise"``, ``"skip"`` the push (counted in
+        backup_workers: With ``synchronous``: the number of workers that a step does not wait for. Their late gradients
+            are dropped, and counted in `statistics`.
+        bad_gradients: The policy for a gradient that has NaN or infinity: ``"raise"``, ``"skip"`` the push (counted in
             `statistics`), or ``"clip"`` (NaN becomes 0, infinity the largest other value).
         scale_by_staleness: Whether a push of staleness s takes 1 / (1 + s) of a step.
         log_pushes: Whether each push is logged; see `get_log`.
-        share_memory: Whether workers of a machine read and write the servers' memory themselves. False: they ask the
-            servers, as workers of other machines do.
-        hosted: Whether an actor, and not this process, makes and keeps the variables. Then other processes than the
-            driver's can make them, too (`RemoteStrategy.make_variable`), as the ranks of a trainer do.
-        timeout_s: Seconds that a pull or a push may wait for others.
+        share_memory: Whether workers on a server's machine read and write its memory directly. False: they call the
+            server, as workers on other machines do.
+        hosted: Whether an actor, and not this process, makes and keeps the variables. Then processes other than the
+            driver can make variables, too (`RemoteStrategy.make_variable`), as a trainer's ranks do.
+        timeout_s: Seconds that a pull or a push may wait for other workers.
 
     Raises:
         ValueError: There is no server or no worker, or another setting breaks its rule.
-        OSError: This system has no memory that processes share, with locks that survive their holders.
+        OSError: This system has no shared memory with locks that survive their holders.
 
     Example:
         >>> from hocket import ps
@@ -158,37 +157,37 @@ class ParameterServerStrategy(base_strategy.BaseStrategy):
 
         Args:
             path: A directory that does not exist, or a checkpoint, which is replaced; or an address (``s3://...``).
-            extra: What else to remember: what JSON can hold.
+            extra: Further data to save, as JSON allows.
 
         Raises:
-            FileExistsError: The path is something else.
+            FileExistsError: The path exists, and is no checkpoint.
         """
         return checkpoints.save(self.address, self._registry.list_made(), path, extra or {})
 
     def restore(self, path: str | os.PathLike[str], *, strict: bool = True) -> dict[str, Any]:
-        """Set all variables to what a checkpoint has, also one of another number of servers; return what it remembers.
+        """Set all variables from a checkpoint, which may come from another number of servers; return its `extra`.
 
         Args:
             path: The checkpoint, or its address.
-            strict: Whether all variables must be in it, and all of its variables be here.
+            strict: Whether the checkpoint and the strategy must have the same variables.
 
         Raises:
-            FileNotFoundError: It is no checkpoint.
-            CheckpointMismatchError: A variable has another shape, dtype or optimizer, or is missing. Nothing is changed
-                then.
-            CapacityError: A table of hashed ids has room for fewer. Nothing is changed then, either.
+            FileNotFoundError: The path is no checkpoint.
+            CheckpointMismatchError: A variable has another shape, dtype or optimizer, or is missing. Nothing is
+                changed.
+            CapacityError: A table of hashed ids has too little room. No variable is changed.
         """
         return checkpoints.restore(self.address, self._registry.list_made(), path, strict=strict)
 
-    # -- what happened --
+    # -- statistics --
 
     @property
     def version(self) -> int:
-        """How many pushes of gradients (or synchronous steps) were applied. Known after `close`, too."""
+        """Number of pushes of gradients (or synchronous steps) applied. Available after `close`, too."""
         return self._link.gate.version
 
     def get_staleness(self) -> dict[int, int]:
-        """Return how many pushes had each staleness."""
+        """Return the number of pushes by staleness."""
         return self._link.gate.get_histogram()
 
     def get_log(self) -> Array:
@@ -201,9 +200,8 @@ class ParameterServerStrategy(base_strategy.BaseStrategy):
     def statistics(self) -> dict[str, Any]:
         """Return counts.
 
-        ``pushes`` of gradients (or synchronous steps), ``updates`` of any kind by server, ``recoveries`` of updates
-        whose process died, ``bytes`` by server, ``late`` gradients of synchronous steps, pushes ``skipped`` because of
-        NaN.
+        ``pushes`` of gradients (or synchronous steps), ``updates`` of any kind by server, ``recoveries`` after deaths,
+        ``bytes`` by server, ``late`` gradients of synchronous steps, pushes ``skipped`` because of NaN.
         """
         found = [one.get_statistics() for one in self._link.stores]
         return {
@@ -216,34 +214,33 @@ class ParameterServerStrategy(base_strategy.BaseStrategy):
         }
 
     def get_server_pids(self) -> list[int]:
-        """Return the servers' processes, by server."""
+        """Return the process ids of the servers, in order."""
         pids: list[int] = api.get([handle.get_pid.remote() for handle in self._servers])
         return pids
 
     @property
     def is_lost(self) -> bool:
-        """Whether memory that variables lie in is gone, with the process or the machine that kept it.
+        """Whether some memory of the variables is gone, with the process or the machine that kept it.
 
-        Then nobody can use them any more: make a new strategy, and restore a checkpoint. The end of a server alone
-        does not do that.
+        Then make a new strategy, and restore a checkpoint. The end of a server alone loses no memory.
         """
         return self._nodes.is_lost()
 
     def on_close(self, function: Callable[[], None]) -> None:
-        """Have a function called when the strategy is closed, before its servers end."""
+        """Register a function to call when the strategy closes, before its servers end."""
         self._at_close.append(function)
 
     def close(self) -> None:
-        """End the servers and give up the memory. Done at the session's end, too."""
+        """End the servers and give up the memory. The end of the session does the same."""
         self._end()
 
 
 @final
 class RemoteStrategy(base_strategy.BaseStrategy):
-    """A strategy in a closure, or in a rank of a training run: what comes out when one is pickled.
+    """A strategy in a closure, or in a rank of a training run; the unpickled form of a strategy.
 
     Args:
-        address: Where its servers are.
+        address: The addresses of its servers.
 
     Example:
         >>> from hocket import ps
@@ -314,7 +311,7 @@ def _close(
     for function in at_close:
         function()
     links.close_link(key)
-    with contextlib.suppress(Exception):  # the session may be closed, which ends them
+    with contextlib.suppress(Exception):  # a closed session has ended them already
         for handle in actors:
             api.kill(handle)
         nodes.close()

@@ -1,10 +1,10 @@
 """Variables that live on servers.
 
-A `Variable` is one array on one server; a `ShardedVariable` is one array whose rows are split over several. Both read
-and write as numpy arrays do, and both are small: what is pickled is where they are. Names are TensorFlow's.
+A `Variable` is one array on one server; a `ShardedVariable` is one array whose rows are split over several servers.
+Both read and write like numpy arrays, and pickle as the addresses of their shards alone. Names are TensorFlow's.
 
-Reading copies: ``v + 1``, ``v[3]`` and ``numpy.asarray(v)`` each read the variable. To read several at once, and note
-that a gradient will be pushed for them, use ``strategy.pull``; in a closure each reading notes it, too.
+Reading copies: ``v + 1``, ``v[3]`` and ``numpy.asarray(v)`` each read the variable. ``strategy.pull`` reads several
+variables at once, and notes that a gradient will follow; in a closure each reading notes that, too.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from hocket.ps.stores.memory import Array
 
 
 class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
-    """The base of `Variable` and `ShardedVariable`.
+    """The base class of `Variable` and `ShardedVariable`.
 
     Attributes:
-        name: What it is called in messages and checkpoints.
-        shape: The shape of the whole.
-        dtype: Of its elements.
+        name: The name in messages and checkpoints.
+        shape: The shape of the whole variable.
+        dtype: The type of the elements.
     """
 
     shape: tuple[int, ...]
     _parts: tuple[records.DenseSpec, ...]
-    """In the order of their rows."""
+    """The specs of the shards, in the order of their rows."""
     _FIELDS = ("shape",)
 
     def __repr__(self) -> str:
@@ -44,7 +44,7 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
         """Return a copy of the value.
 
         Args:
-            out: Where to put it; contiguous, of the variable's shape and dtype. Default: a new array.
+            out: Receives the copy; contiguous, of the variable's shape and dtype. Default: a new array.
         """
         foreign.refuse_in_graph(self.name)
         link = links.open_link(self._address)
@@ -60,7 +60,7 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
     numpy = value = read_value
 
     def list_rows(self) -> list[slice]:
-        """Return which rows each shard holds."""
+        """Return the range of rows in each shard."""
         if not self.shape:
             return [slice(None)]
         ends = np.cumsum([part.shape[0] for part in self._parts]).tolist()
@@ -109,7 +109,7 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
     __hash__ = object.__hash__
 
     def sparse_read(self, indices: object) -> Array:
-        """Return rows by number. Only they move.
+        """Return rows by number. Only these rows are transferred.
 
         Raises:
             IndexError: A number is out of range.
@@ -131,12 +131,12 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
         """Set the value; return the variable.
 
         Raises:
-            ValueError: The shape is another.
+            ValueError: The value's shape is not the variable's.
         """
         return self._update("assign", value)
 
     def assign_add(self, delta: object) -> Any:
-        """Add to the value, at once for all of a shard; return the variable.
+        """Add to the value, atomically in each shard; return the variable.
 
         Raises:
             ValueError: The shape does not fit.
@@ -180,16 +180,16 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
         return self._scatter("max", indices, updates)
 
     def sum_rows(self, indices: object, values: object) -> Array:
-        """Return the gradient of the variable's shape that a gradient of some rows stands for.
+        """Return a gradient of the variable's shape, from a gradient of some rows.
 
         Args:
             indices: [...], the numbers of rows. A row named twice counts twice.
             values: [..., *shape[1:]], a row for each number.
 
         Raises:
-            TypeError: The numbers are not whole, or the values do not fit into the variable's type.
-            ValueError: The rows have another shape, or are more or fewer than their numbers.
-            IndexError: There is no row of that number.
+            TypeError: The numbers are not integers, or the values do not fit into the variable's type.
+            ValueError: The values do not have a row for each number, or a row has another shape.
+            IndexError: A number is out of range.
         """
         ids = self._check_ids(indices)
         given = checks.fit_into(self.name, values, self.dtype)
@@ -200,20 +200,20 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
                 f"need {wanted}: a row for each index."
             )
         whole = np.zeros(self.shape, self.dtype)
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is looked for later
+        with np.errstate(over="ignore", invalid="ignore"):  # the push looks for NaN and infinity later
             np.add.at(whole, ids.reshape(-1), given.reshape(-1, *self.shape[1:]))
         return whole
 
     def build_operations(self, gradient: object, scale: float = 1.0) -> dict[int, list[records.Operation]] | None:
-        """Return what a gradient does on each server; None if it is not finite, and the push is to be skipped.
+        """Return a gradient's operations on each server; None if it is not finite, and the push is to be skipped.
 
         Args:
-            gradient: Of the variable's shape.
-            scale: What the learning rate is multiplied with.
+            gradient: The gradient, of the variable's shape.
+            scale: The factor of the learning rate.
 
         Raises:
-            NonFiniteGradientError: It is not finite, and the policy is to raise.
-            ValueError: The variable takes no gradients, or the shape is another.
+            NonFiniteGradientError: The gradient is not finite, and the policy is to raise.
+            ValueError: The variable takes no gradients, or the gradient has another shape.
         """
         gradient = np.asarray(gradient)
         if gradient.dtype != self.dtype and self.optimizer is not None:
@@ -285,17 +285,17 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
 
 @final
 class Variable(BaseVariable):
-    """An array on one server. Made under ``strategy.scope()``; with a partitioner, a `ShardedVariable` may come of it.
+    """An array on one server, made under ``strategy.scope()``. A partitioner may turn it into a `ShardedVariable`.
 
     Args:
-        initial_value: An array; or a function of a shape, which is called for each shard.
+        initial_value: An array, or a function of a shape, which is called for each shard.
         **settings: ``name``, ``shape``, ``dtype``, ``optimizer``, ``partitioner``, ``colocate_with``: see
             `ParameterServerStrategy.make_variable`.
 
     Raises:
-        RuntimeError: It is made outside a scope.
+        RuntimeError: No strategy is in scope.
         ValueError: A setting breaks its rule.
-        CapacityError: It does not fit into memory.
+        CapacityError: The variable does not fit into memory.
 
     Example:
         >>> from hocket import ps
@@ -307,17 +307,17 @@ class Variable(BaseVariable):
         >>> strategy.close()
     """
 
-    def __new__(cls, initial_value: object, **settings: object) -> Any:  # a ShardedVariable is not one
-        """Make it on the servers in scope."""
+    def __new__(cls, initial_value: object, **settings: object) -> Any:  # the result may be a ShardedVariable
+        """Make the variable on the servers of the strategy in scope."""
         return scope.require_strategy("ps.Variable").make_variable(initial_value, **settings)
 
     def __init__(self, initial_value: object, **settings: object) -> None:
-        """Do nothing: it is made."""
+        """Do nothing: `__new__` has made the variable."""
 
 
 @final
 class ShardedVariable(BaseVariable):
-    """An array whose rows are split over several servers. Made where a partitioner says so."""
+    """An array whose rows are split over several servers. Made when a partitioner returns more than one shard."""
 
     @property
     def variables(self) -> list[Variable]:
@@ -327,7 +327,7 @@ class ShardedVariable(BaseVariable):
 
 
 def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
-    """Tell whether an array can be broadcast to a shape."""
+    """Tell whether an array of one shape can be broadcast to the other."""
     try:
         return np.broadcast_shapes(shape, whole) == whole
     except ValueError:

@@ -1,4 +1,4 @@
-"""One attempt of a run: a job of Spark's from its start to its end, and what its ranks report meanwhile."""
+"""One attempt of a run: a Spark job from its start to its end, and the reports of its ranks."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from hocket.train.rank import equality, questions, rank_info, reports
 from hocket.train.run import attempt_monitor, divergence, question_resolver, training_run, validation_queue
 
 LEAVE_SECONDS: Final = 60.0
-"""How long Spark may take to end the job when all ranks are done. A guess; it takes milliseconds."""
+"""How long Spark may take to end the job after all ranks are done. A guess; it takes milliseconds."""
 
 
 def run_attempt(spark_context: object, run: training_run.Run, work: bytes, number: int, size: int) -> object:
-    """Run the training function in the tasks of a barrier stage; return what it returns in rank 0.
+    """Run the training function in the tasks of a barrier stage, and return its result in rank 0.
 
-    Whatever happens, no rank is left running when it returns or raises.
+    No rank runs any more when this function returns or raises.
 
     Args:
-        spark_context: Spark's.
+        spark_context: Spark's context.
         run: The run.
         work: The training function and its arguments, pickled.
-        number: How often they had been started before.
-        size: How many ranks.
+        number: How many attempts came before.
+        size: The number of ranks.
     """
     with _open_job(spark_context, size) as hub:
         group = groups.SparkGroup(hub, run.scaling, size)
@@ -50,7 +50,7 @@ def run_attempt(spark_context: object, run: training_run.Run, work: bytes, numbe
 
 @contextlib.contextmanager
 def _open_job(spark_context: Any, size: int) -> Iterator[hubs.Hub]:
-    """Have Spark begin the stage, for the duration of a block: what of it goes on afterwards is ended."""
+    """Have Spark start the stage, for the duration of a block. A stage that still runs at its end is cancelled."""
     hub = hubs.Hub(_find_host(spark_context))
     name = f"hocket-{secrets.token_hex(6)}"
     address, key = hub.address, hub.key
@@ -80,25 +80,25 @@ def _open_job(spark_context: Any, size: int) -> Iterator[hubs.Hub]:
 
 
 def _find_host(spark_context: Any) -> str:
-    """Return the address of this machine at which Spark's machines reach it: loopback, if this is the only one."""
+    """Return this machine's address for Spark's machines: loopback if Spark runs on this machine alone."""
     if str(spark_context.master).split("[")[0] == "local":
         return "127.0.0.1"
     return str(spark_context.getConf().get("spark.driver.host"))
 
 
 def _part(hub: hubs.Hub, group: groups.SparkGroup) -> None:
-    """Have the ranks leave, and wait until Spark knows it."""
+    """Have the ranks leave, and wait until Spark's job has ended."""
     for number in range(len(group)):
         group.send(number, messages.Leave())
     event: object = None
-    with contextlib.suppress(queue.Empty):  # then it is cancelled: what was to be done is done
+    with contextlib.suppress(queue.Empty):  # on a time-out, the job is cancelled: its work is done
         while not isinstance(event, hubs.JobEnded):
             _, event = hub.events.get(timeout=LEAVE_SECONDS)
 
 
 @final
 class _Follower:
-    """Has the ranks begin, and does what they ask for."""
+    """Starts the training function in the ranks, and serves their reports and questions."""
 
     def __init__(self, run: training_run.Run, group: groups.SparkGroup, work: bytes, number: int) -> None:
         self._run = run
@@ -115,11 +115,11 @@ class _Follower:
             group.send(at, messages.Begin(work, info))
 
     def follow(self) -> object:
-        """Return what the training function returns in rank 0, when all ranks have returned."""
+        """Return the training function's result in rank 0, when all ranks have returned."""
         try:
             return self._follow()
         except errors.WorkerGroupError as error:
-            with contextlib.suppress(queue.Empty, errors.TrainingFailedError):  # the first error is the one
+            with contextlib.suppress(queue.Empty, errors.TrainingFailedError):  # the first error is the one to raise
                 self._take_last(set(error.worker_failures))
             raise
 
@@ -144,7 +144,7 @@ class _Follower:
         return returned[0]
 
     def _take_last(self, failed: set[int]) -> None:
-        """Take what ranks had reported when one failed, as `AttemptMonitor` does: it may have relied on its report."""
+        """Take the last reports after a failure, as `AttemptMonitor` does: the failed rank may rely on its report."""
         alive = set(range(len(self._group))) - failed
         silent = set(alive)
         for number in alive:
@@ -162,7 +162,7 @@ class _Follower:
                     alive.discard(number)
 
     def _are_behind(self, alive: Collection[int], failed: Collection[int]) -> bool:
-        """Tell whether a rank that goes on has made fewer reports than one that has failed."""
+        """Return whether a living rank has made fewer reports than a failed one."""
         made = self._run.book.counts
         return any(made[number] < made[other] for number in alive for other in failed)
 

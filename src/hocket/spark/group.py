@@ -1,4 +1,4 @@
-"""The ranks of an attempt, as the driver sees them: what it wants of them, and what has become of each."""
+"""The ranks of an attempt, as the driver sees them: calls to them, and the errors of those that failed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hocket.train.rank import rank_placement, reports
 from hocket.train.run import failures, worker_group
 
 DEATH_SECONDS: Final = 5.0
-"""How long is waited for the parent of a rank to tell how it died, when its wire is closed. A guess; milliseconds,
-unless the parent, or the machine, is gone too."""
+"""How long to wait for a rank's parent to report the cause of death, after the rank's connection closed. A guess; it
+takes milliseconds, unless the parent or the machine is gone, too."""
 
 
 _ENDS: Final = ("was shut down", "JOB_CANCELLED")
-"""How Spark says that a job was ended by somebody, and not by what it does."""
+"""Spark's words for a job that a person or program ended, rather than a failure of its own."""
 
 
 @final
@@ -30,9 +30,9 @@ class SparkGroup(worker_group.WorkerGroup):
     """Ranks that are tasks of a barrier stage. Used by one thread.
 
     Args:
-        hub: Where they call.
-        scaling: What was asked for.
-        size: How many there are.
+        hub: The driver's end of the connections.
+        scaling: The scaling that the user configured.
+        size: The number of ranks.
     """
 
     def __init__(self, hub: hubs.Hub, scaling: configs.ScalingConfig, size: int) -> None:
@@ -40,16 +40,16 @@ class SparkGroup(worker_group.WorkerGroup):
         self._hub = hub
         self._size = size
         self._order: list[int] = []
-        """The task that each rank is, by rank."""
+        """The number of the task of each rank."""
         self._ranks: dict[int, int] = {}
         self._aside: deque[tuple[int, messages.FromRank | hubs.Lost]] = deque()
-        """What has come while something else was waited for."""
+        """Events that came while another event was expected."""
 
     def __len__(self) -> int:
         return self._size
 
     def wait_ranks(self) -> None:
-        """Wait until all tasks have called, and give them their ranks."""
+        """Wait until all tasks have connected, and assign their ranks."""
         found: dict[int, rank_placement.Introduction] = {}
         deadline: float | None = None
         while len(found) < self._size:
@@ -73,11 +73,11 @@ class SparkGroup(worker_group.WorkerGroup):
         self.places = rank_placement.assign([found[index] for index in self._order])
 
     def send(self, rank: int, message: messages.ToRank) -> None:
-        """Send a rank something."""
+        """Send a message to a rank."""
         self._hub.send(self._order[rank], message)
 
     def take(self, timeout_s: float | None = None) -> tuple[int, messages.FromRank | hubs.Lost]:
-        """Wait for what comes next; return it, and the rank that it is of."""
+        """Wait for the next event, and return its rank and the event."""
         if self._aside:
             return self._aside.popleft()
         while True:
@@ -88,18 +88,18 @@ class SparkGroup(worker_group.WorkerGroup):
                 return self._ranks[index], event
 
     def take_good(self) -> tuple[int, messages.FromRank]:
-        """Wait for what comes next, and is no failure."""
+        """Wait for the next event. Raise if it is a failure."""
         rank, event = self.take()
         if isinstance(event, messages.Failed | messages.Died | hubs.Lost):
             raise self._explain_event(rank, event)
         return rank, event
 
     def execute(self, function: Callable[..., object], args_by_rank: Sequence[tuple[object, ...]]) -> list[object]:
-        """Call a function in all ranks at once; return what it returns, by rank."""
+        """Call a function in all ranks at once, and return its results by rank."""
         return self._call({rank: messages.Call(function, args) for rank, args in enumerate(args_by_rank)})
 
     def call(self, rank: int, function: Callable[..., object], *args: object) -> Any:
-        """Call a function in one rank; return what it returns."""
+        """Call a function in one rank, and return its result."""
         return self._call({rank: messages.Call(function, args)})[0]
 
     def list_addresses(self) -> list[str]:
@@ -107,7 +107,7 @@ class SparkGroup(worker_group.WorkerGroup):
         return [place.node_id for place in self.places]
 
     def start_exchange(self, size: int) -> Any:
-        """Not here."""
+        """Raise: in Spark, ranks on several machines have no exchange of arrays."""
         raise errors.TrainingFailedError(
             f"The ranks are on {size} machines ({', '.join(sorted(set(self.list_addresses())))}), and Hocket's "
             "collectives on numpy arrays join those of one machine only where Spark runs them. Use TorchTrainer, "
@@ -115,7 +115,7 @@ class SparkGroup(worker_group.WorkerGroup):
         )
 
     def shutdown(self) -> None:
-        """Close what backends have opened."""
+        """Close the resources that backends have opened."""
         self.resources.close()
 
     def _call(self, calls: dict[int, messages.Call]) -> list[object]:
@@ -128,10 +128,10 @@ class SparkGroup(worker_group.WorkerGroup):
             values[rank] = event.value
         return [values[rank] for rank in calls]
 
-    # --- what has become of them --------------------------------------------------------------------------------------
+    # --- failures -----------------------------------------------------------------------------------------------------
 
     def _explain_event(self, rank: int, event: messages.Failed | messages.Died | hubs.Lost) -> errors.WorkerGroupError:
-        """Return the group's error after a rank failed: if another one is dead, that was the cause."""
+        """Return the group's error after a rank failed. If another rank is dead, its death was the cause."""
         failed: dict[int, Exception] = {}
         if isinstance(event, messages.Failed):
             failed[rank] = event.failure.build_error()
@@ -142,7 +142,7 @@ class SparkGroup(worker_group.WorkerGroup):
         return errors.WorkerGroupError(failures.build_message(failed, len(self), self._name_hosts()), failed)
 
     def _find_dead(self, asking: int) -> dict[int, Exception]:
-        """Return which other ranks are dead that have not raised an error."""
+        """Return the other ranks that died without raising an error."""
         waiting = {rank for rank in range(len(self)) if rank != asking}
         dead: dict[int, Exception] = {}
         others: list[tuple[int, messages.FromRank | hubs.Lost]] = []
@@ -177,7 +177,7 @@ class SparkGroup(worker_group.WorkerGroup):
                 return exceptions.ActorDiedError(text.strip())
             if other == rank and isinstance(found, messages.Died):
                 event = found
-            elif isinstance(found, reports.Report):
+            elif isinstance(found, reports.Report) or (other != rank and not isinstance(found, messages.Pong)):
                 others.append((other, found))
         self._aside.extend(others)
         return exceptions.ActorDiedError("The rank is dead.", death=event.death)
@@ -188,6 +188,6 @@ class SparkGroup(worker_group.WorkerGroup):
 
 
 def explain_job(event: hubs.JobEnded) -> errors.TrainingFailedError:
-    """Return the error of a run whose job Spark has ended."""
-    told = str(event.error).partition("\n\tat ")[0].strip()  # what follows are Java's frames
+    """Return the error of a run after Spark ended its job."""
+    told = str(event.error).partition("\n\tat ")[0].strip()  # Java's frames follow
     return errors.TrainingFailedError(f"Spark has ended the barrier stage before the ranks were done: {told[-3000:]}")

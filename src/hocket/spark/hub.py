@@ -1,7 +1,7 @@
-"""The driver's end of the wires to the ranks: one socket that listens, and a thread for each that has called.
+"""The driver's end of the connections to the ranks: a listening socket, and a thread for each connection.
 
-A thread only puts what comes into a queue; one thread, that of the run, takes it from there. Who calls shows that he
-knows the key of the attempt, which went to the tasks inside of the job, and the driver shows it to him.
+A connection's thread only puts messages into a queue; the run's thread takes them out. Both sides prove that they know
+the key of the attempt, which the tasks got inside of the job.
 """
 
 from __future__ import annotations
@@ -24,50 +24,50 @@ from hocket.spark import messages
 @final
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A rank's process has closed its wire."""
+    """An event: a rank's process has closed its connection."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class JobEnded:
-    """Spark's job is over."""
+    """An event: Spark's job has ended."""
 
     error: BaseException | None
 
 
 Event = tuple[int, messages.FromRank | Lost | JobEnded]
-"""The number of a task, and what has come of it; of the job, -1."""
+"""The number of a task, or `JOB`, and an event of it."""
 
 JOB: Final = -1
 
-_PATIENCE_SECONDS: Final = 10  # for a caller who has not shown yet that he knows the key. A guess
+_PATIENCE_SECONDS: Final = 10  # for a caller that has not proved yet that it knows the key. A guess
 
 
 @dataclass(frozen=True, slots=True)
 class _Wire:
-    """A socket, and the form of messages on it."""
+    """A socket, and its connection for messages."""
 
     socket: socket.socket
     connection: connection.Connection
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def hang_up(self) -> None:
-        """Have whoever reads or writes, at either end, see its end."""
+        """Shut the connection down. Reads and writes at both ends see its end."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
 
 def _set_patience(wire: socket.socket, seconds: int) -> None:
-    """Have reads fail that wait for so long; 0 is for ever."""
+    """Set the time-out of reads, in seconds; 0 waits for ever."""
     wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", seconds, 0))
 
 
 @final
 class Hub:
-    """Takes the calls of an attempt's tasks. `close` must be called.
+    """The end of the connections from an attempt's tasks. The owner must call `close`.
 
     Args:
-        host: The address of this machine at which Spark's machines reach it.
+        host: This machine's address for Spark's machines.
     """
 
     def __init__(self, host: str) -> None:
@@ -84,14 +84,14 @@ class Hub:
         self._threads[0].start()
 
     def send(self, index: int, message: messages.ToRank) -> None:
-        """Send a task something; nothing if it is gone, which an event says."""
+        """Send a message to a task. If the task is gone, do nothing: a `Lost` event reports that."""
         wire = self._wires[index]
         blob = messages.encode(message)
         with wire.lock, contextlib.suppress(OSError):
             wire.connection.send_bytes(blob)
 
     def close(self) -> None:
-        """Hang up on all. A rank that still runs ends at once."""
+        """Close all connections. A rank that still runs ends at once."""
         with self._lock:
             self._is_closed = True
             for wire in self._open:
@@ -131,7 +131,7 @@ class Hub:
                 if isinstance(message, messages.Died):
                     self.events.put((message.index, message))
                 elif isinstance(message, messages.Hello):
-                    if message.index in self._wires:  # Spark has begun the stage again, which is not wanted
+                    if message.index in self._wires:  # Spark has started the stage again, which must not count
                         return
                     index = message.index
                     self._wires[index] = wire

@@ -1,5 +1,5 @@
-"""Messages between the driver and a rank, which is a task of Spark's. Both ends trust each other: a message
-may be any Python object, so neither hears the other before it has shown that it knows the run's key."""
+"""Messages between the driver and a rank, which is a Spark task. A message may be any Python object, so each end first
+makes the other prove that it knows the run's key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hocket.train.rank import equality, questions, rank_info, rank_placement, re
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception of a rank."""
+    """An exception in a rank."""
 
     function_name: str
     traceback_str: str
@@ -29,7 +29,7 @@ class Failure:
     """The error, pickled; empty if it cannot be."""
 
     def build_error(self) -> Exception:
-        """Return it as an error of the group's: an instance of `TaskError` and, where that can be, of its own class."""
+        """Return the exception as a `TaskError` that is, if possible, also an instance of the exception's class."""
         try:
             cause: BaseException = pickle.loads(self.blob)
         except Exception:  # noqa: BLE001 (a user's class may raise anything when it is made)
@@ -40,12 +40,12 @@ class Failure:
 
 
 def describe_failure(error: BaseException, name: str, ours: Container[str]) -> Failure:
-    """Return what was raised, for the driver.
+    """Return an exception in a form for the driver.
 
     Args:
-        error: It.
-        name: What was called.
-        ours: Files whose frames, at the beginning of its traceback, say nothing to the user.
+        error: The exception.
+        name: The name of the function that raised it.
+        ours: Files of this package: their frames at the start of the traceback are left out.
     """
     start = error.__traceback__
     while start is not None and start.tb_next is not None and start.tb_frame.f_code.co_filename in ours:
@@ -63,23 +63,23 @@ def describe_failure(error: BaseException, name: str, ours: Container[str]) -> F
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A task has begun."""
+    """A task has started."""
 
     index: int
-    """Its number in the stage."""
+    """The task's number in the stage."""
     introduction: rank_placement.Introduction
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The result of a function that the driver wanted to be called."""
+    """The result of a `Call`."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A function has raised. Nothing more comes."""
+    """A function has raised. No message follows."""
 
     failure: Failure
 
@@ -89,12 +89,12 @@ class Ended:
     """The training function has returned."""
 
     value: Any
-    """What; of other ranks than the first, None."""
+    """The function's result in rank 0; None in other ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The process of a rank has ended without a word. Its parent says so, over a wire of its own."""
+    """A rank's process has died without a message. Its parent reports that on a connection of its own."""
 
     index: int
     death: exceptions.Death
@@ -102,7 +102,7 @@ class Died:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """The process lives."""
+    """The answer to a `Ping`: the process is alive."""
 
 
 FromRank: TypeAlias = Hello | Reply | Failed | Ended | Died | Pong | reports.Report | equality.Item | questions.Question
@@ -112,7 +112,7 @@ FromRank: TypeAlias = Hello | Reply | Failed | Ended | Died | Pong | reports.Rep
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Call this; answered with a `Reply`."""
+    """Call a function, and answer with a `Reply`."""
 
     function: Callable[..., object]
     args: tuple[object, ...]
@@ -120,16 +120,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Run the training function; answered with `Ended`, after reports and questions."""
+    """Run the training function. Send reports and questions, then answer with `Ended`."""
 
     work: bytes
-    """It and its arguments, pickled."""
+    """The training function and its arguments, pickled."""
     info: rank_info.RankInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """A checkpoint was committed with the report of that index."""
+    """A checkpoint was committed with the report of an index."""
 
     index: int
     committed: checkpoint.Checkpoint
@@ -137,18 +137,18 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Say that you live."""
+    """Answer with a `Pong`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """All is done."""
+    """End the process: all work is done."""
 
 
 ToRank: TypeAlias = Call | Begin | Acknowledge | questions.Answer | Ping | Leave
 
 
 def encode(message: FromRank | ToRank) -> bytes:
-    """Return a message as bytes; functions that nobody could import go along."""
+    """Return a message as bytes. Functions that the other end cannot import travel with it."""
     blob: bytes = cloudpickle.dumps(message, 5)
     return blob

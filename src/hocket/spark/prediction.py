@@ -1,8 +1,8 @@
 """A model, or any function of batches, called in Spark's own tasks.
 
-Spark gives its Python workers batches of Arrow's (`DataFrame.mapInArrow`); they become blocks, are cut and called like
-those of `Dataset.map_batches`, and what comes back becomes Arrow's again, of the types that the user has named. A
-worker process serves one task after another. What a class was made into is kept there, so it is made once in each.
+Spark gives Arrow batches to its Python workers (`DataFrame.mapInArrow`). They become blocks, which are cut and
+processed as in `Dataset.map_batches`. The results become Arrow batches again, with the types that the user named. A
+worker process serves one task after another, and keeps the instance of a class for later tasks.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from hocket.data.spark import access, kinds
 CALLER: Final = "predict()"
 
 MOST_KEPT: Final = 4
-"""How many models a worker process keeps: those of other calls may come back, and each may be large. A guess."""
+"""How many models a worker process keeps: models of other calls may be needed again, but each may be large. A guess."""
 
 _Apply: TypeAlias = Callable[[blocks.Block], blocks.Block]
 
 _kept: dict[str, _Apply] = {}
-"""What this process has made, by the call it is for; the latest comes last."""
+"""The models that this process has made, by the token of their call. The latest is last."""
 
 
 def predict(
@@ -39,32 +39,31 @@ def predict(
     fn_constructor_args: Iterable[object] | None = None,
     fn_constructor_kwargs: Mapping[str, object] | None = None,
 ) -> Any:
-    """Call a function with the batches of a DataFrame of Spark's, in Spark's tasks; what it returns are the rows.
+    """Call a function with the batches of a Spark DataFrame, in Spark's tasks. Its results are the rows.
 
-    A class is made once in each of Spark's Python workers, and its instances are called: as with `Dataset.map_batches`.
-    As with all of Spark's, nothing runs before rows are read, and a task may be done twice; its rows count
-    once.
+    As with `Dataset.map_batches`, a class is instantiated once in each of Spark's Python workers, and the instances are
+    called. As always in Spark, nothing runs before rows are read. A task may run twice, but its rows count once.
 
     Args:
         df: The ``DataFrame``.
-        fn: Takes a batch and returns one, in any format and of any length; or yields several. Or a class whose
-            instances do. The workers need Hocket, and what the function imports.
-        schema: The columns that are returned, as Spark writes them: ``"id bigint, score double"``, or a ``StructType``.
-        batch_size: How many rows a batch has; the last one of a part has fewer. Default: what Spark gives, up to
-            ``spark.sql.execution.arrow.maxRecordsPerBatch``.
-        batch_format: What `fn` is given: ``"default"`` or ``"numpy"`` for a dict of arrays, ``"pandas"``,
+        fn: Takes a batch and returns one, in any format and of any length; or yields several. Or a class with such
+            instances. The workers need Hocket, and all that the function imports.
+        schema: The columns of the result, in Spark's form: ``"id bigint, score double"``, or a ``StructType``.
+        batch_size: How many rows a batch has; the last batch of a partition may have fewer. Default: Spark's own
+            batches, of up to ``spark.sql.execution.arrow.maxRecordsPerBatch`` rows.
+        batch_format: The form of batches: ``"default"`` or ``"numpy"`` for a dict of arrays, ``"pandas"``,
             ``"pyarrow"``.
-        fn_args: More arguments for `fn`.
-        fn_kwargs: The same, by name.
-        fn_constructor_args: What a class is made from.
-        fn_constructor_kwargs: The same, by name.
+        fn_args: Further arguments for `fn`.
+        fn_kwargs: Further arguments for `fn`, by name.
+        fn_constructor_args: Arguments for the constructor of a class.
+        fn_constructor_kwargs: Arguments for the constructor, by name.
 
     Returns:
-        A ``DataFrame`` of `schema`.
+        A ``DataFrame`` with the columns of `schema`.
 
     Raises:
-        TypeError: `df` is no DataFrame of Spark's, or `fn` neither a function nor a class that can be called.
-        ValueError: The batch size is less than 1, or there is no such format.
+        TypeError: `df` is no DataFrame of Spark's, or `fn` cannot be called.
+        ValueError: The batch size is less than 1, the format is unknown, or columns are missing or repeated.
         MissingExtraError: PySpark is not installed.
     """
     reading.check_batch_size(batch_size, may_be_none=True)
@@ -97,11 +96,11 @@ def predict(
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Prediction:
-    """A task of Spark's, on the batches of a part of the rows."""
+    """The function that a Spark task calls with the batches of its partition."""
 
     op: plan.Op
     schema: Any
-    """The columns that are returned, as Arrow has them."""
+    """The columns of the result, as an Arrow schema."""
     batch_size: int | None
     token: str = field(default_factory=lambda: secrets.token_hex(8))
 
@@ -123,7 +122,7 @@ class _Prediction:
         return _kept[self.token]
 
     def _fit(self, made: blocks.Block) -> Any:
-        """Return what a function has made, with the columns and types that were promised."""
+        """Return a result as a table with the columns and types of the schema."""
         pa = arrow.load(CALLER)
         if set(made.columns) != set(self.schema.names):
             raise ValueError(
@@ -144,21 +143,21 @@ class _Prediction:
 
     @property
     def op_name(self) -> str:
-        """The function's name, for messages."""
+        """The name of the function, for messages."""
         return plan.describe(self.op)
 
 
 def _cast(name: str, column: Any, wanted: object) -> object:
-    """Return a column as an Arrow array of a type that Spark has, if its values are of it."""
+    """Return a column as an Arrow array of a type that Spark has. Raise if the cast would change values."""
     pa = arrow.load(CALLER)
     if not pa.types.is_map(wanted):
         values = kinds.strip(pa.chunked_array([arrow.build_array(name, column)]))
         is_cut = pa.types.is_decimal(wanted) and pa.types.is_floating(values.type)
         if is_cut or (pa.types.is_boolean(wanted) and not pa.types.is_boolean(values.type)):
-            raise pa.ArrowInvalid(f"{values.type} would be {'cut' if is_cut else 'true or false'}")  # Arrow does it
+            raise pa.ArrowInvalid(f"{values.type} would be {'cut' if is_cut else 'true or false'}")  # Arrow casts
         return values.cast(wanted)
     values = column.to_pylist() if isinstance(column, pa.Array) else list(column)
-    is_struct = isinstance(column, pa.Array) and pa.types.is_struct(column.type)  # dicts, with each one's keys in all
+    is_struct = isinstance(column, pa.Array) and pa.types.is_struct(column.type)  # each dict has the keys of all
     if is_struct:
         values = [None if value is None else {k: v for k, v in value.items() if v is not None} for value in values]
     return pa.array([list(value.items()) if isinstance(value, dict) else value for value in values], wanted)

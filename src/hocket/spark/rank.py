@@ -1,11 +1,10 @@
-"""A rank: what a task of a barrier stage does.
+"""A rank: the work of a task in a barrier stage.
 
-The task's process is one of Spark's Python workers, which serves other tasks afterwards. So the rank is a fork of it:
-what it leaves in its modules, its environment and its memory ends with it, and its parent sees how it ended. It dies
-when its parent does, and when the driver hangs up, whatever it is doing then: nothing that Spark or the driver ends
-goes on.
+The task runs in one of Spark's Python workers, which serves other tasks later. So the rank is a fork of the worker: its
+changes to modules, environment and memory end with it, and its parent sees how it ended. It dies with its parent, and
+when the driver closes the connection, even in the middle of work: so it never outlives Spark's job or the run.
 
-In the fork the main thread runs what the driver wants; another one takes what comes.
+In the fork, the main thread does the driver's work, and another thread receives messages.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from hocket.train.rank import questions, rank_placement, reports, usage, worker_
 CALLER: Final = "hocket.spark.run()"
 
 _HUNG_UP: Final = 70
-"""The exit code of a rank whose driver hangs up. Python itself has no such one."""
+"""The exit code of a rank after the driver closed the connection. Python itself never uses it."""
 
 _FAILED: Final = 1
 
@@ -37,7 +36,7 @@ _OURS: Final = (__file__, worker_session.__file__)
 
 
 def take_part(address: tuple[str, int], key: bytes, partition: Iterator[object]) -> Iterator[int]:
-    """Be a rank, and end as it ends. Called in a task."""
+    """Run a rank in a fork, and end as the rank ends. Called in a task."""
     context = access.load(CALLER, "pyspark").BarrierTaskContext.get()
     index: int = context.partitionId()
     host = context.getTaskInfos()[index].address.rpartition(":")[0]
@@ -78,7 +77,7 @@ def _tell(address: tuple[str, int], key: bytes, message: messages.FromRank) -> N
         with connection.Client(address, authkey=key) as wire:
             wire.send_bytes(messages.encode(message))
     except (OSError, EOFError, AuthenticationError):
-        pass  # the driver has hung up, and knows
+        pass  # the driver has closed the connection, and knows
 
 
 def _live(
@@ -90,7 +89,7 @@ def _live(
     host: str,
     gpu_ids: tuple[str, ...],
 ) -> NoReturn:
-    """Be the fork."""
+    """Run the rank in the forked process, then exit."""
     code = _FAILED
     try:
         descendants.begin_child("hocket:rank", parent)
@@ -107,7 +106,7 @@ def _live(
 
 @final
 class _Rank:
-    """The fork's side of the wire."""
+    """The fork's side of the connection."""
 
     def __init__(self, wire: connection.Connection, told: int) -> None:
         self._wire = wire
@@ -118,7 +117,7 @@ class _Rank:
         self._session: worker_session.WorkerSession | None = None
 
     def live(self, hello: messages.Hello) -> int:
-        """Do what the driver wants until it wants no more; return the exit code."""
+        """Serve the driver's messages until `Leave`, and return the exit code."""
         self._send(hello)
         threading.Thread(target=self._listen, name="hocket-spark", daemon=True).start()
         while True:
@@ -146,7 +145,7 @@ class _Rank:
         self._session = session
         work: tuple[Callable[..., Any], tuple[Any, ...]] = pickle.loads(message.work)
         returned = session.run(*work)
-        host_group.end_all()  # not after an error: that is to be heard of first
+        host_group.end_all()  # not after an error, which must be reported first
         self._send(messages.Ended(usage.wrap(returned, session) if info.rank == 0 else None))
 
     def _send(self, message: messages.FromRank | reports.Report) -> None:

@@ -1,4 +1,4 @@
-"""Files that Spark has written for a data set, read again: by another process, or on another day."""
+"""Files that Spark has written for a data set, read again by another process or at another time."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ CALLER: Final = "hocket.spark.read()"
 
 
 def read(path: str | os.PathLike[str]) -> data.Dataset:
-    """Return a data set of the files that `hocket.data.from_spark` has written, compared with what was noted of them.
+    """Return a data set of the files that `hocket.data.from_spark` has written, checked against their record.
 
-    It needs no Spark: where a program trains, PySpark need not be installed.
+    PySpark need not be installed.
 
     Args:
-        path: The folder that was given to `from_spark`.
+        path: The folder that was passed to `from_spark`.
 
     Raises:
-        FileNotFoundError: `from_spark` has not written there, or not to the end; or a file is gone.
-        ValueError: A file has changed: its length now, its content when rows are asked for.
-        TypeError: It is no path.
+        FileNotFoundError: `from_spark` has not written there, or did not finish; or a file is missing.
+        ValueError: A file has changed. A changed length raises now, changed content when rows are read.
+        TypeError: `path` is no path.
 
     Example:
         >>> import tempfile

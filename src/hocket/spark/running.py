@@ -1,5 +1,5 @@
-"""A trainer's ranks in a barrier stage of Spark's: all of its tasks begin together, each is a rank, and what they
-report comes to the driver, which commits checkpoints as for any other run."""
+"""A trainer's ranks in a barrier stage of Spark's. All tasks of the stage start together, and each is a rank. They
+report to the driver, which commits checkpoints as in any other run."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ CALLER = rank.CALLER
 
 
 def run(trainer: train.DataParallelTrainer, *, spark: object = None) -> train.Result:
-    """Train as `fit` does, with the ranks in tasks of Spark's, and return when all have returned.
+    """Train as `fit` does, with the ranks in Spark's tasks, and return when all ranks have returned.
 
     Args:
-        trainer: Any of Hocket's trainers: `TorchTrainer`, `JaxTrainer`, `DataParallelTrainer` and others. The folder of
-            its run must be one that the driver and all of Spark's machines share.
+        trainer: Any trainer of Hocket's: `TorchTrainer`, `JaxTrainer`, `DataParallelTrainer` and others. The driver and
+            all of Spark's machines must share the run's folder.
         spark: The ``SparkSession``. Default: the active one.
 
     Returns:
-        What `fit` returns: metrics, checkpoints, and what the training function returned in rank 0.
+        The result, as of `fit`: metrics, checkpoints, and the training function's result in rank 0.
 
     Raises:
-        WorkerGroupError: A rank raised or died, more often than `FailureConfig` allows. It says which and why.
+        WorkerGroupError: Ranks raised or died more often than `FailureConfig` allows. The error names them and the
+            reasons.
         TrainingFailedError: Spark has ended the stage, or the ranks' reports do not fit together.
-        InfeasibleResourcesError: Spark has fewer slots than there are ranks. Raised before anything is started.
-        ValueError: There is no session of Spark's, or only one over Connect; or the trainer needs more than ranks,
-            as one with ``ParameterServer`` does.
-        TypeError: It is no trainer.
+        InfeasibleResourcesError: Spark has fewer slots than there are ranks. Raised before any rank starts.
+        ValueError: There is no Spark session, or only one over Connect; or the trainer needs processes beside the
+            ranks, as with ``ParameterServer``.
+        TypeError: `trainer` is no trainer.
         MissingExtraError: PySpark is not installed.
     """
     given: object = trainer
@@ -95,7 +96,7 @@ def _check(
     config: backend.BackendConfig,
     scaling: configs.ScalingConfig,
 ) -> None:
-    """Refuse what cannot be, before anything is begun."""
+    """Raise if Spark cannot run the training, before the run begins."""
     _choose_size(spark_context, scaling)
     strategy = getattr(function, "strategy", None)
     if getattr(strategy, "hosted_by", "") or config.list_roles(scaling):
@@ -126,7 +127,7 @@ def _train(spark_context: object, run: training_run.Run) -> object:
 
 
 def _file_rows(run: training_run.Run) -> dict[str, Any]:
-    """Return the rows of the run's datasets as the ranks get them: in files of its folder, removed when it is over."""
+    """Write the rows of the run's datasets to files, and return datasets over these. The run removes them later."""
     found = {}
     for number, (name, supply) in enumerate(run.supplies.items()):
         folder = run.run_storage.staging_path / f"rows-{number}"

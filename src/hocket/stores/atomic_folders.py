@@ -1,19 +1,18 @@
-"""Folders of this machine that are there whole or not at all, also when they take the place of others.
+"""Folders of this machine that exist whole or not at all, also when they replace others.
 
-A folder called ``N`` is filled under the name ``.N.new``. Then its files and folders are synced, and one rename makes
-it ``N``. An earlier ``N`` is called ``.N.old`` just before, and is removed after that. A kill leaves:
+A writer fills a folder ``N`` under the name ``.N.new``, syncs its files and folders, and renames it to ``N``. Just
+before, it renames an earlier ``N`` to ``.N.old``, and removes that folder afterwards. A kill leaves:
 
 ================================  ====================================================================================
 before the first rename           ``N`` as it was, and ``.N.new``, half or whole
-between the two                   no ``N``; ``.N.new`` and ``.N.old`` are whole, and `AtomicFolder.find` gives the old
-                                  one
-after the second                  the new ``N``, and ``.N.old``
+between the two renames           no ``N``; ``.N.new`` and ``.N.old`` are whole; `AtomicFolder.find` returns the old
+after the second rename           the new ``N``, and ``.N.old``
 ================================  ====================================================================================
 
-The next one that is written there, or removed, sweeps what was left.
+The next write at that path sweeps the remains.
 
-A symbolic link called ``N`` is replaced as a folder would be, also if it points nowhere: the new ``N`` is a folder, and
-what the link pointed to stays as it was. Nothing is removed through a link.
+A symbolic link called ``N`` is replaced like a folder, also if it points nowhere: the new ``N`` is a folder, and the
+link's target stays as it was. Nothing is removed through a link.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from hocket.stores import local_files
 
 @final
 class AtomicFolder:
-    """A place for a folder that is written by one process at a time.
+    """A path at which one process at a time writes a folder.
 
     Args:
-        path: Where it is, or will be.
-        syncs: Whether a crash of the machine may lose nothing.
+        path: The folder's path; the folder need not exist.
+        syncs: Whether to sync everything to the disk, so a crash of the machine loses nothing.
     """
 
     def __init__(self, path: Path, *, syncs: bool = True) -> None:
@@ -48,14 +47,14 @@ class AtomicFolder:
         self._new, self._old = (path.with_name(f".{path.name}.{end}") for end in ("new", "old"))
 
     def find(self) -> Path:
-        """Return where the folder is: at its path, or, if a process was killed while it was replaced, beside that."""
+        """Return the folder's present path: after a kill between the two renames, this is the old folder's."""
         is_between = _is_there(self._new) and _is_there(self._old) and not _is_there(self.path)
         return self._old if is_between else self.path
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Path]:
-        """Give an empty folder, which is put in the place at the end of the block. If the block fails, what was there
-        stays."""
+        """Yield an empty folder, and move it to the path at the end of the block. If the block fails, the earlier
+        folder stays."""
         self.sweep()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -67,12 +66,12 @@ class AtomicFolder:
                         local_files.sync(found)
             self.take(self._new)
         except BaseException:
-            with contextlib.suppress(OSError):  # the first error is the one
+            with contextlib.suppress(OSError):  # the caller needs the first error
                 self.sweep()
             raise
 
     def take(self, folder: Path) -> None:
-        """Put a folder of the same disk in the place. Its files are synced already."""
+        """Move a folder of the same disk to the path. The caller has synced its files."""
         if self._syncs:
             for inner, _, _ in os.walk(folder, onerror=_raise):
                 local_files.sync(Path(inner))
@@ -85,7 +84,7 @@ class AtomicFolder:
         _remove(self._old)
 
     def sweep(self) -> None:
-        """Put an interrupted replacement right, and remove what it has left."""
+        """Restore the old folder after an interrupted replacement, and remove the remains."""
         if self.find() == self._old:
             self._old.rename(self.path)
         for left in (self._new, self._old):
@@ -93,13 +92,13 @@ class AtomicFolder:
 
 
 def remove(folder: Path, bin_folder: Path) -> None:
-    """Remove a folder at one moment: a kill leaves no half of it where folders are looked for.
+    """Remove a folder at once: a kill leaves no half-removed folder at its path.
 
     Args:
-        folder: What is removed.
-        bin_folder: Where the folder is until all its files are gone, on the same disk; the name is free.
+        folder: The folder.
+        bin_folder: A free path on the same disk, to which the folder moves while its files are removed.
     """
-    with contextlib.suppress(OSError):  # then it is removed where it is
+    with contextlib.suppress(OSError):  # a folder that cannot move is removed where it is
         bin_folder.parent.mkdir(parents=True, exist_ok=True)
         folder.rename(bin_folder)
         folder = bin_folder
@@ -107,12 +106,12 @@ def remove(folder: Path, bin_folder: Path) -> None:
 
 
 def _is_there(path: Path) -> bool:
-    """Tell whether there is something of that name, be it a link that points nowhere."""
+    """Tell whether a path exists, even as a link that points nowhere."""
     return os.path.lexists(path)
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder, or a link and not what it points to; whatever else has the name stays."""
+    """Remove a folder, or a link but not its target; anything else stays."""
     if path.is_symlink():
         with contextlib.suppress(OSError):
             path.unlink()
@@ -121,5 +120,5 @@ def _remove(path: Path) -> None:
 
 
 def _raise(error: OSError) -> None:
-    """Raise what a walk would leave out with all that is below it."""
+    """Raise the error of a folder, which a walk would otherwise skip with all that is below it."""
     raise error

@@ -1,11 +1,11 @@
-"""Calls of a store that end: it answers, or after a bounded time an error says which store, what, and why.
+"""Calls of a store that end: the store answers, or after a bounded time an error names the store, the call and why.
 
-A client may wait for ever for a store that takes a connection and says nothing. So each call runs in a thread of its
-own, and who waits for it gives up. The thread is left behind then, as nobody can end it; it is a daemon, which does not
-keep the process.
+A client may wait for ever for a store that accepts a connection and says nothing. So each call runs in a thread of its
+own, and the caller gives up after a time-out. The thread, which cannot be ended, is then left behind; as a daemon, it
+does not keep the process alive.
 
-What fails is tried again a few times, because stores refuse now and then when they are busy; not so what was refused
-for good, such as credentials, and what is not there.
+A failed call is tried again a few times, because busy stores refuse calls now and then. Lasting refusals, such as of
+credentials, and missing files are not tried again.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 PATIENCE_SECONDS: Final = settings.read_seconds("HOCKET_STORE_TIMEOUT_S", 60)
-"""How long a store may take to answer, besides the time that its bytes take. A guess: clients give up earlier."""
+"""How long a store may take to answer, besides the time for the bytes. A guess: clients give up earlier."""
 
 LEAST_RATE: Final = 1 << 20
 """Bytes a second below which a store counts as gone. A guess, far below any network where training makes sense."""
 
 TRIES: Final = 3
-"""How often a call is made that fails; a guess, on top of what clients do by themselves."""
+"""The number of tries of a failing call; a guess, on top of the clients' own tries."""
 
-_PAUSE_SECONDS: Final = 0.2  # before the second try, and twice as long before each next one; a guess
+_PAUSE_SECONDS: Final = 0.2  # before the second try, and doubled before each further try; a guess
 
 _REFUSALS: Final = (
     "ACCESS_DENIED",
@@ -50,22 +50,22 @@ _REFUSALS: Final = (
     "HTTP response code 403",
     "HTTP response code 401",
 )
-"""How the clients of stores say that who asks may not; Arrow raises a plain OSError with such a text."""
+"""The words for a refusal in the errors of stores' clients; Arrow raises a plain OSError with such a text."""
 
 
 def is_refusal(error: Exception) -> bool:
-    """Tell whether a store said that this user may not."""
+    """Tell whether a store refused this user's access."""
     return isinstance(error, PermissionError) or any(word in str(error) for word in _REFUSALS)
 
 
 def ask(place: places.Place, what: str, action: Callable[[], T], *, size_bytes: int = 0) -> T:
-    """Return what a call of a store's client returns.
+    """Call a store's client, with several tries and a time-out for each; return the result.
 
     Args:
-        place: What it is about.
-        what: For the message: what was to be done, such as ``"write"``.
+        place: The file or folder of the call.
+        what: The operation, for the message, such as ``"write"``.
         action: The call. It may be made several times.
-        size_bytes: How much it moves.
+        size_bytes: The bytes that the call moves, which extend the time-out.
     """
     for attempt in range(TRIES):
         try:
@@ -114,16 +114,16 @@ def _wait(place: places.Place, what: str, action: Callable[[], T], limit_s: floa
 
 
 def do_all(action: Callable[[A], T], given: Sequence[A], at_once: int, name: str) -> Iterator[T]:
-    """Do something with each of some things, several at a time; give what it returns, in their order.
+    """Yield an action's result for each item, in the items' order; several threads run the action.
 
-    The first error is raised when those that have begun have ended. A loop that ends early waits for none, and neither
-    does the interpreter.
+    The first error is raised when all actions that have begun have ended. A loop that ends early waits for no action,
+    and neither does the interpreter.
 
     Args:
-        action: What is done.
-        given: With what.
-        at_once: With how many at once.
-        name: Of the threads.
+        action: The function to call.
+        given: The items.
+        at_once: The number of items at a time.
+        name: The threads' name.
     """
     waiting = deque(enumerate(given))
     done: queue.SimpleQueue[tuple[int, T | None, BaseException | None]] = queue.SimpleQueue()

@@ -1,26 +1,26 @@
-"""Folders that are in a store whole or not at all, also in stores that cannot rename.
+"""Folders in a store that exist whole or not at all, also in stores that cannot rename.
 
-On a disk a folder is written beside its place and renamed. A store of objects has no folders and no renaming: there are
-keys, and each object is there whole or not. So a folder is committed by one object, its manifest, which names all
-others with sizes and digests, and is written last. What has no manifest does not exist for readers.
+On a disk, a folder is written beside its place and renamed. An object store has no folders and no renaming: it has
+keys, and each object exists whole or not at all. So one object commits a folder: its manifest, which lists all others
+with sizes and digests and is written last. For readers, a folder without a manifest does not exist.
 
-The order of what is written for a folder of name N on a shelf:
+A writer commits a folder N on a shelf in this order:
 
-1. ``.pending/N``: something is being done to N.
-2. N's files, several at a time.
-3. It is looked whether this writer still holds the shelf.
-4. N's manifest: from now on N is there.
-5. ``.pending/N`` is removed.
+1. Write ``.pending/N``, the mark that N is being changed.
+2. Write N's files, several at a time.
+3. Check that this writer still holds the shelf.
+4. Write N's manifest: from now on N exists.
+5. Remove ``.pending/N``.
 
-A kill before 4 leaves files that nobody sees, and a kill after it a pending mark. `Shelf.sweep`, which the next writer
-calls, removes the files of each pending N that has no manifest, and the marks. Nothing that has no mark is touched: it
-may be somebody else's. A folder is removed the other way round: mark, manifest, files, mark.
+A kill before step 4 leaves files that no reader sees, and a kill after it a mark. `Shelf.sweep`, which the next writer
+calls, removes the files of each marked N that has no manifest, and the marks. It touches nothing without a mark, which
+may be another program's. A removal goes the other way round: mark, manifest, files, mark.
 
-Stores have no locks, and a writer that was taken for dead may go on: its files may be swept away under it. So each
-writer leaves a token in ``.writer`` when it begins, and looks at it in step 3. If another one is there, the folder is
-not committed and the writer ends: the later one holds the shelf. Between 3 and 4 there is a gap of one request; who
-falls into it commits a manifest whose files were swept, which readers see, as they compare names and sizes
-(`manifests.find_gap`) and digests (`fetch`).
+Stores have no locks, and a writer that was taken for dead may go on while its files are swept. So each writer leaves a
+token in ``.writer`` when it begins, and checks the token in step 3. If the token is another writer's, the folder is not
+committed and the writer ends: the later writer holds the shelf. A gap of one request remains between steps 3 and 4. A
+writer that loses the shelf in that gap commits a manifest of files that were swept. Readers notice, as they compare
+names and sizes (`manifests.find_gap`) and digests (`fetch`).
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ PENDING: Final = ".pending"
 WRITER: Final = ".writer"
 
 _AT_ONCE: Final = 8
-"""How many files travel at a time; a guess: a store's answer takes tens of milliseconds, and more gain little."""
+"""The files in transit at a time; a guess: a store's answer takes tens of milliseconds, and more files gain little."""
 
 
 @final
 class DamagedError(Exception):
-    """A committed folder is not what was committed. The text says in which file."""
+    """A committed folder has changed since its commit. The text names the file."""
 
 
 @final
@@ -52,8 +52,8 @@ class Shelf:
     """A folder of a store in which folders are committed.
 
     Args:
-        place: Where it is.
-        manifest: The name of the file that makes a folder committed; see `manifests`.
+        place: The shelf's place.
+        manifest: The name of the file that commits a folder; see `manifests`.
         loose: The names of files in folders that may change after the commit, and have no digests.
     """
 
@@ -62,13 +62,13 @@ class Shelf:
     loose: Collection[str] = ()
 
     def claim(self) -> str:
-        """Become the writer of the shelf, in place of any other; return the token to give to `check_claim`."""
+        """Become the shelf's writer, in place of any other; return the token for `check_claim`."""
         token = secrets.token_hex(16)
         files.write(self.place.join(WRITER), token.encode())
         return token
 
     def check_claim(self, token: str) -> None:
-        """Raise if another writer has come since."""
+        """Raise if another writer has claimed the shelf since."""
         if files.read_optional(self.place.join(WRITER)) != token.encode():
             raise exceptions.StoreError(
                 f"Another process has begun to write to {self.place.shown!r} since this one did, and holds it now. "
@@ -76,19 +76,19 @@ class Shelf:
             )
 
     def release(self, token: str) -> None:
-        """Remove what this writer has left half done, as a store that failed may be back, and stop to be the writer."""
+        """Sweep the shelf, as a store that failed may be back, and stop being its writer."""
         if files.read_optional(self.place.join(WRITER)) == token.encode():
             self.sweep()
             files.remove(self.place.join(WRITER))
-            files.remove_folder(self.place.join(PENDING))  # an object, in some stores
+            files.remove_folder(self.place.join(PENDING))  # in some stores, even an empty folder is an object
 
     def commit(self, name: str, folder: Path, token: str = "") -> None:
-        """Send a folder of this machine that has its manifest: afterwards it is there, whole, under its name.
+        """Commit a folder of this machine that has a manifest: afterwards the shelf has the whole folder.
 
         Args:
-            name: Its name on the shelf.
-            folder: What is sent.
-            token: What `claim` returned. Default: nobody else writes under the name.
+            name: The folder's name on the shelf.
+            folder: The folder to send.
+            token: The result of `claim`. Default: no other process writes under the name.
         """
         mark, target = self.place.join(PENDING, name), self.place.join(name)
         files.write(mark, b"")
@@ -107,7 +107,7 @@ class Shelf:
         files.remove(mark)
 
     def remove(self, name: str) -> None:
-        """Remove a folder: it is there until its manifest is gone."""
+        """Remove a folder, which exists for readers until its manifest is gone."""
         mark, target = self.place.join(PENDING, name), self.place.join(name)
         files.write(mark, b"")
         files.remove(target.join(self.manifest))
@@ -115,7 +115,7 @@ class Shelf:
         files.remove(mark)
 
     def move_aside(self, name: str, aside: str) -> None:
-        """Give the files of a folder that is not whole another name, in place of what is there."""
+        """Move the files of a folder that is not whole to another name, and replace the folder of that name."""
         files.remove_folder(self.place.join(aside))
         for inner in files.list_sizes(self.place.join(name)):
             if inner != self.manifest:
@@ -123,15 +123,15 @@ class Shelf:
         files.remove_folder(self.place.join(name))
 
     def sweep(self) -> None:
-        """Remove what writers that were killed have left half done."""
+        """Remove the marked folders without a manifest, which killed writers have left, and the marks."""
         for name in files.list_sizes(self.place.join(PENDING)):
             if files.read_optional(self.place.join(name, self.manifest)) is None:
                 files.remove_folder(self.place.join(name))
             files.remove(self.place.join(PENDING, name))
 
     def list_folders(self) -> dict[str, dict[str, int]]:
-        """Return what is in the shelf's folders, by folder: their files with sizes in bytes. Files of the shelf itself
-        are those of the folder ``""``."""
+        """Return the files in each of the shelf's folders with their sizes in bytes. Files in the shelf itself are
+        under ``""``."""
         found: dict[str, dict[str, int]] = {}
         for path, size in files.list_sizes(self.place).items():
             name, _, inner = path.partition("/") if "/" in path else ("", "", path)
@@ -139,23 +139,23 @@ class Shelf:
         return found
 
     def read_manifest(self, name: str) -> dict[str, object] | None:
-        """Return a committed folder's manifest; None if there is none that can be read."""
+        """Return a committed folder's manifest; None if it is missing or damaged."""
         return read_manifest(self.place.join(name), self.manifest)
 
 
 def put(place: places.Place, folder: Path, manifest: str) -> None:
     """Commit a folder of this machine at a place that only this process writes.
 
-    What is there is removed first: a kill in between leaves nothing there.
+    An earlier folder is removed first: a kill in between leaves no folder.
 
     Args:
-        place: Where.
-        folder: What.
+        place: The place to write.
+        folder: The folder to send.
         manifest: See `Shelf`.
 
     Raises:
-        FileExistsError: There is something else.
-        ValueError: The place is no folder's in a folder or bucket.
+        FileExistsError: The place has files and no manifest of that name.
+        ValueError: The place is a bucket, not a folder in a bucket.
         StoreError: The store fails.
     """
     outer = place.find_parent()
@@ -170,23 +170,23 @@ def put(place: places.Place, folder: Path, manifest: str) -> None:
 
 
 def read_manifest(place: places.Place, name: str) -> dict[str, Any] | None:
-    """Return what the manifest of that name says in a folder; None if there is none that can be read."""
+    """Return a folder's manifest of that name; None if it is missing or damaged."""
     blob = files.read_optional(place.join(name))
     return None if blob is None else manifests.parse(blob)
 
 
 def fetch(place: places.Place, target: Path, manifest_name: str, loose: Collection[str] = ()) -> None:
-    """Bring a folder of a store to this machine, and compare it with its manifest, if it has one.
+    """Copy a folder of a store to this machine, and compare it with its manifest, if it has one.
 
     Args:
         place: The folder.
-        target: Where to; made if need be.
-        manifest_name: See `Shelf`, as the next.
-        loose: See `manifest_name`.
+        target: The folder on this machine; made if it is missing.
+        manifest_name: See `Shelf`.
+        loose: See `Shelf`.
 
     Raises:
         FileNotFoundError: There is no such folder, or it was not committed.
-        DamagedError: A file is not what was committed.
+        DamagedError: A file is missing, or differs from the manifest.
         StoreError: The store fails.
     """
     try:
@@ -210,11 +210,11 @@ def fetch(place: places.Place, target: Path, manifest_name: str, loose: Collecti
 
 
 def is_pending(place: places.Place) -> bool:
-    """Tell whether a writer has begun to write a folder and not ended, be it alive or not."""
+    """Tell whether a folder has the mark of a writer, alive or not, that has not finished."""
     shelf = place.find_parent()
     return shelf is not None and files.read_optional(shelf.join(PENDING, place.name)) is not None
 
 
 def _do_all(action: Callable[[str], manifests.Record], names: list[str]) -> Iterator[tuple[str, manifests.Record]]:
-    """Do something with each file, several at a time."""
+    """Yield each file's name with the action's record, for several files at a time."""
     yield from zip(names, calls.do_all(action, names, _AT_ONCE, "hocket-store-files"), strict=True)

@@ -1,4 +1,4 @@
-"""Single files in a store: written whole or not at all, read, removed and listed, with an end to each wait."""
+"""Single files in a store: written whole or not at all, read, removed and listed, with a bound on each wait."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Final, final
 from hocket import extras
 from hocket.stores import calls, manifests, names, places
 
-_CHUNK_BYTES: Final = 8 << 20  # sent and digested at a time: a part of an upload to S3 has 5 MiB at least
-_MOST_LINKS: Final = 8  # on the way to a file. A guess: with more, folders that name each other have no end
+_CHUNK_BYTES: Final = 8 << 20  # sent and digested at a time: S3 wants at least 5 MiB in a part of an upload
+_MOST_LINKS: Final = 8  # on the way to a file; a guess. Without a bound, folders that link to each other have no end
 
 
 def write(place: places.Place, data: bytes) -> None:
-    """Write a small file: a reader finds what was there before, or this, whole."""
+    """Write a small file at once: a reader finds the earlier file or the new one, whole."""
     calls.ask(place, "write", lambda: _write(place, data), size_bytes=len(data))
 
 
@@ -36,15 +36,15 @@ def _write(place: places.Place, data: bytes) -> None:
 
 
 def make_folder(place: places.Place) -> None:
-    """Make the folder of a file, where a store has folders."""
+    """Make the folder of a file, if the store has folders."""
     if place.filesystem.type_name not in ("s3", "gcs"):
         place.filesystem.create_dir(posixpath.dirname(place.path), recursive=True)
 
 
 def send(source: Path, place: places.Place) -> manifests.Record:
-    """Write a file of this machine to a store; return what was sent.
+    """Copy a file of this machine to a store; return the record of the bytes sent.
 
-    A failure may leave a part of it there.
+    A failure may leave a part of the file in the store.
     """
 
     def copy() -> manifests.Record:
@@ -59,13 +59,13 @@ def send(source: Path, place: places.Place) -> manifests.Record:
 
 
 def bring(outer: places.Place, name: str, folder: Path, size_bytes: int) -> manifests.Record:
-    """Write a file of a store to this machine; return what came.
+    """Copy a file of a store to this machine; return the record of the bytes received.
 
     Args:
-        outer: A folder there.
-        name: The file's path in it, and in the folder here.
-        folder: The folder here.
-        size_bytes: How long the file is.
+        outer: A folder of the store.
+        name: The file's path in `outer`, and in `folder`.
+        folder: The folder of this machine.
+        size_bytes: The file's size.
     """
     target, place = names.join(folder, name, f"The store's folder {outer.shown!r}"), outer.join(name)
 
@@ -78,7 +78,7 @@ def bring(outer: places.Place, name: str, folder: Path, size_bytes: int) -> mani
 
 
 def read_optional(place: places.Place) -> bytes | None:
-    """Return what is in a small file; None if it is not there."""
+    """Return the contents of a small file; None if there is no file."""
 
     def read() -> bytes:
         with place.filesystem.open_input_stream(place.path, compression=None) as stream:
@@ -92,19 +92,19 @@ def read_optional(place: places.Place) -> bytes | None:
 
 
 def remove(place: places.Place) -> None:
-    """Remove a file, if it is there."""
+    """Remove a file if it exists."""
     with contextlib.suppress(FileNotFoundError):
         calls.ask(place, "remove", lambda: place.filesystem.delete_file(place.path))
 
 
 def remove_folder(place: places.Place) -> None:
-    """Remove a folder with all that is in it, if it is there."""
+    """Remove a folder and its contents if it exists."""
     fs = extras.load("pyarrow.fs", "A store", "pyarrow", "Run pip install 'hocket[data]'.")
 
     def delete() -> None:
         try:
             place.filesystem.delete_dir(place.path)
-        except OSError:  # of what is not there Google's client says no more than that
+        except OSError:  # Google's client has no other error for a missing folder
             if place.filesystem.get_file_info(place.path).type is not fs.FileType.NotFound:
                 raise
 
@@ -112,7 +112,7 @@ def remove_folder(place: places.Place) -> None:
 
 
 def move(source: places.Place, target: places.Place) -> None:
-    """Give a file another name, by a copy where a store cannot rename."""
+    """Rename a file, or copy and remove it if the store cannot rename."""
     make_folder(target)
     calls.ask(source, "move", lambda: source.filesystem.move(source.path, target.path))
 
@@ -120,19 +120,19 @@ def move(source: places.Place, target: places.Place) -> None:
 @final
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The entries of a folder."""
+    """An entry of a folder."""
 
     path: str
-    """As the file system has it."""
+    """The path in the file system's own form."""
     size: int
     """In bytes."""
     is_file: bool
-    """Whether it is one; no folder, pipe, device, or link to nothing."""
+    """Whether the entry is a regular file: no folder, pipe, device, or link to nothing."""
     is_folder: bool
 
 
 def list_entries(place: places.Place) -> list[Entry]:
-    """Return all that is in a folder and the folders in it; nothing where there is no folder."""
+    """Return all entries of a folder and of the folders below it; none if the folder does not exist."""
     fs = extras.load("pyarrow.fs", "A store", "pyarrow", "Run pip install 'hocket[data]'.")
     if places.is_local(place.filesystem):
         return [*walk(place.path)] if Path(place.path).exists() else []
@@ -145,11 +145,12 @@ def list_entries(place: places.Place) -> list[Entry]:
 
 
 def walk(folder: str) -> Iterator[Entry]:
-    """Give all that is in a folder of this machine; nothing where there is none. A link to a folder that it lies in
-    leads nowhere.
+    """Yield all entries of a folder of this machine and of the folders below it; none if the folder does not exist.
+
+    A link to a folder above the link is left out.
 
     Raises:
-        OSError: A folder cannot be read, or there are links in folders that links lead to, many times over.
+        OSError: A folder cannot be read, or too many links lie one behind the other.
     """
     real = Path(folder).resolve()
     above = frozenset((found.st_dev, found.st_ino) for found in map(os.stat, (real, *real.parents)))
@@ -173,7 +174,7 @@ def walk(folder: str) -> Iterator[Entry]:
 
 
 def _look(one: os.DirEntry[str]) -> os.stat_result | None:
-    """Return what a name leads to, or what a link is that leads nowhere; None if it is gone by now."""
+    """Return the status of an entry's target, or of a link without a target; None if the entry is gone by now."""
     try:
         return one.stat()
     except OSError as error:
@@ -183,17 +184,16 @@ def _look(one: os.DirEntry[str]) -> os.stat_result | None:
 
 
 def list_sizes(place: places.Place) -> dict[str, int]:
-    """Return the files in a folder and the folders in it, by path relative to it, with their sizes in bytes. There is
-    none where there is no folder."""
+    """Return the sizes in bytes of all files in a folder and below it, by relative path; none without a folder."""
     outer = place.path.strip("/")
     found: dict[str, int] = {}
     for one in calls.ask(place, "list", lambda: list_entries(place)):
         if one.is_file:
-            path = one.path.removeprefix("/").removeprefix(f"{outer}/" if outer else "")  # some give paths without it
+            path = one.path.removeprefix("/").removeprefix(f"{outer}/" if outer else "")  # not all have the slash
             found[names.check(path, f"The store's folder {place.shown!r}")] = one.size
     return found
 
 
 def list_local(folder: Path) -> list[str]:
-    """Return all but folders in a folder of this machine and the folders in it, by path relative to it."""
+    """Return the sorted relative paths of everything but folders in a folder of this machine and below it."""
     return sorted(os.path.relpath(one.path, folder) for one in walk(str(folder)) if not one.is_folder)

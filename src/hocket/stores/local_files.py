@@ -1,7 +1,7 @@
-"""Files of this machine: read where another user may have left them, and written whole or not at all.
+"""Files of this machine: read in folders that other users may have filled, and written whole or not at all.
 
-In a folder that another user may have filled, a name may be a pipe, whose opening waits for ever, or a device, which
-does something when it is opened. What is written stays as it was until the new file is whole, also on a full disk.
+Another user may have left a pipe, which waits for ever when it is opened, or a device, which then does something. A
+file that is written stays as it was until the new file is whole, also on a full disk.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 MOST_BYTES: Final = 1 << 28
-"""How large a file may be that is read at once: a thousand times what a manifest has. A sparse file may be as large as
-the disk."""
+"""The largest file that is read at once: a thousand times a manifest. A sparse file may be as large as the disk."""
 
 BESIDE: Final = ".tmp"
-"""How the name ends under which `write_synced` writes a file, until the file is whole."""
+"""The suffix of the name under which `write_synced` writes a file until it is whole."""
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
-    """Open a file for reading."""
+    """Open a regular file for reading."""
     _check_regular(os.stat(path), path)  # noqa: PTH116 (one call for all kinds of paths)
     opened = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")
     try:
-        _check_regular(os.fstat(opened.fileno()), path)  # another may have the name by now
+        _check_regular(os.fstat(opened.fileno()), path)  # another file may have the name by now
     except OSError:
         opened.close()
         raise
@@ -40,7 +39,7 @@ def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Return what is in a small file, such as a manifest."""
+    """Return the contents of a small file, such as a manifest."""
     with open_regular(path) as opened:
         data = opened.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
@@ -51,10 +50,10 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Return what is in a small file of UTF-8; see `read_bytes`.
+    """Return the text of a small file in UTF-8; see `read_bytes`.
 
     Raises:
-        ValueError: It is no UTF-8.
+        ValueError: The file is not UTF-8.
     """
     return read_bytes(path).decode()
 
@@ -69,8 +68,11 @@ def _check_regular(found: os.stat_result, path: str | os.PathLike[str]) -> None:
 
 @contextlib.contextmanager
 def replaced(target: Path) -> Iterator[BinaryIO]:
-    """Give a new file that takes a name at the end of the block, and is removed if the block fails. Its own name cannot
-    be guessed, and nothing is there: a link that another user left would lead to a file of ours."""
+    """Yield a new file that takes the target's name at the end of the block, or is removed if the block fails.
+
+    The file's first name is free and cannot be guessed: a link that another user left there could lead to any file of
+    this user.
+    """
     beside = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}")
     try:
         with beside.open("xb") as file:
@@ -81,10 +83,10 @@ def replaced(target: Path) -> Iterator[BinaryIO]:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a text in UTF-8, with a backslash for what that does not have.
+    """Write a text in UTF-8, with backslash escapes for characters that UTF-8 lacks.
 
     Args:
-        path: A file's; what is no file, such as ``/dev/stdout``, is written to as it is.
+        path: The file. Anything but a regular file, such as ``/dev/stdout``, is written in place.
 
     Example:
         >>> import tempfile
@@ -106,12 +108,14 @@ def write(path: Path, text: str) -> None:
     except PermissionError:
         if not target.is_file():
             raise
-        target.write_bytes(data)  # it is ours to write, and its folder is not
+        target.write_bytes(data)  # this user may write the file, but not its folder
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Write a small file that a crash of the machine leaves whole, or as it was before. It is for one process at a
-    time; the half that a killed one leaves beside the file is removed by the next."""
+    """Write a small file that a crash of the machine leaves whole, or as it was before.
+
+    One process at a time may write the file. The next write removes the half-written file of a killed process.
+    """
     beside = path.with_name(path.name + BESIDE)
     beside.unlink(missing_ok=True)
     try:
@@ -125,13 +129,13 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def sync_file(file: BinaryIO) -> None:
-    """Have what was written to a file on the disk."""
+    """Flush an open file and sync it to the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def sync(path: Path) -> None:
-    """Have a file or a folder of this machine on the disk."""
+    """Sync a file or a folder of this machine to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

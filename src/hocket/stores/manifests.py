@@ -1,11 +1,11 @@
-"""The manifest of a folder: a file of JSON that says which files the folder has, with sizes and digests.
+"""The manifest of a folder: a JSON file that lists the folder's files with sizes and digests.
 
-It is written last, so a folder that has one is whole; and what has changed since then is found by it. This is the form
-of training's checkpoints, which stores have, too::
+The manifest is written last, so a folder that has a manifest is whole. It also reveals later changes. Checkpoints of
+training, on disk and in stores, have this form::
 
     {"files": {"weights": {"size_bytes": 4, "sha256": "9f86d0..."}}, ...}
 
-Parameter servers and meshes note digests alone, ``{"files": {"weights": "9f86d0..."}}``. Both are compared here.
+Parameter servers and meshes note digests alone, ``{"files": {"weights": "9f86d0..."}}``. This module reads both forms.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, Final, final
 from hocket._base import texts
 from hocket.stores import local_files, names
 
-_CHUNK_BYTES: Final = 1 << 20  # copied and digested at a time; a guess, far above where the size matters
+_CHUNK_BYTES: Final = 1 << 20  # copied and digested at a time; a guess, above the sizes that cost speed
 
 
 @final
@@ -37,12 +37,12 @@ class Record:
 @final
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A file that is not what was written."""
+    """A file that is missing or differs from its entry in a manifest."""
 
     file: str
-    """Its path in the folder."""
+    """The file's path in the folder."""
     text: str
-    """What is wrong with it, as the rest of a sentence."""
+    """The fault, as the rest of a sentence that begins with the file."""
     is_gone: bool = False
 
     def __str__(self) -> str:
@@ -53,13 +53,13 @@ class Damage:
 
 
 def copy_stream(reader: Any, writer: Any = None, *, most: float = math.inf, chunk_bytes: int = _CHUNK_BYTES) -> Record:
-    """Read a stream to its end, and return how much came, with the digest.
+    """Read a stream to its end; return the record of the bytes read.
 
     Args:
-        reader: What is read.
-        writer: Where everything is written. Default: nowhere.
-        most: After how many bytes to stop.
-        chunk_bytes: How much is read at a time.
+        reader: The stream.
+        writer: A stream that receives all bytes. Default: none.
+        most: The number of bytes after which to stop.
+        chunk_bytes: The number of bytes read at a time.
     """
     digest, size = hashlib.sha256(), 0
     while chunk := reader.read(min(chunk_bytes, most - size)):
@@ -71,7 +71,7 @@ def copy_stream(reader: Any, writer: Any = None, *, most: float = math.inf, chun
 
 
 def copy(source: Path, target: Path) -> Record:
-    """Copy a file of this machine, and have the copy on the disk."""
+    """Copy a file of this machine and sync the copy to the disk; return the record of the copy."""
     with source.open("rb") as reader, target.open("wb") as writer:
         record = read_open(reader, writer)
         local_files.sync_file(writer)
@@ -79,43 +79,43 @@ def copy(source: Path, target: Path) -> Record:
 
 
 def read_open(reader: BinaryIO, writer: BinaryIO | None = None) -> Record:
-    """Read a file as long as it is now: if somebody appends to it meanwhile, there might be no end."""
+    """Read a file up to its present size, since another process may append to it without end; return the record."""
     return copy_stream(reader, writer, most=os.fstat(reader.fileno()).st_size)
 
 
 def read_file(file: Path) -> Record:
-    """Return what there is to note of a file.
+    """Return the record of a file.
 
     Raises:
-        OSError: It cannot be read, or is no ordinary file.
+        OSError: The file cannot be read, or is not a regular file.
     """
     with local_files.open_regular(file) as opened:
         return read_open(opened)
 
 
-# --- what is written --------------------------------------------------------------------------------------------------
+# --- writing ----------------------------------------------------------------------------------------------------------
 
 
 def describe(records: Mapping[str, Record]) -> dict[str, dict[str, object]]:
-    """Return what stands under ``"files"``."""
+    """Return the value of a manifest's key ``"files"``."""
     return {name: {"size_bytes": one.size_bytes, "sha256": one.sha256} for name, one in records.items()}
 
 
 def encode(manifest: Mapping[str, object]) -> bytes:
-    """Return a manifest as it is in its file."""
+    """Return the bytes of a manifest's file."""
     return json.dumps(manifest, indent=1, default=_simplify).encode()
 
 
 def _simplify(value: object) -> object:
-    """Return a number for a number of numpy's, and a description of anything else that JSON cannot hold."""
+    """Return a NumPy number as a Python number, and a description of anything else that JSON cannot hold."""
     return value.item() if hasattr(value, "item") and getattr(value, "size", 0) == 1 else texts.safe_repr(value)
 
 
-# --- what is read -----------------------------------------------------------------------------------------------------
+# --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def read_optional(file: Path) -> dict[str, Any] | None:
-    """Return what a manifest on this machine says; None if there is none that can be read."""
+    """Return a manifest of this machine; None if it is missing, unreadable, or refused by `parse`."""
     try:
         return parse(local_files.read_text(file))
     except (OSError, ValueError):
@@ -123,7 +123,7 @@ def read_optional(file: Path) -> dict[str, Any] | None:
 
 
 def parse(blob: str | bytes) -> dict[str, Any] | None:
-    """Return what a manifest says; None if it is none of ours, or names files outside of its folder."""
+    """Return a parsed manifest; None if it has another form, or names files outside its folder."""
     try:
         found = json.loads(blob)
         records = found.get("files", {})
@@ -139,11 +139,11 @@ def parse(blob: str | bytes) -> dict[str, Any] | None:
 
 
 def read_records(manifest: Mapping[str, Any], loose: Collection[str] = ()) -> dict[str, Record]:
-    """Return what a manifest that `parse` gave says of files; nothing of those that it describes in another way.
+    """Return the records of a manifest's files, without the files that have a digest alone.
 
     Args:
-        manifest: What it says.
-        loose: The names of files that may change after the commit.
+        manifest: The result of `parse`.
+        loose: The names of files that may change after the commit; their records are left out.
     """
     return {
         inner: Record(record["size_bytes"], record["sha256"])
@@ -153,7 +153,7 @@ def read_records(manifest: Mapping[str, Any], loose: Collection[str] = ()) -> di
 
 
 def find_gap(records: Mapping[str, Record], sizes: Mapping[str, int]) -> Damage | None:
-    """Compare what a manifest says with the sizes of the files that are there; return what is wrong, or None."""
+    """Return the first file of a manifest that is missing or has another size; None if there is none."""
     for inner, record in records.items():
         if inner not in sizes:
             return Damage(inner, "is not there", is_gone=True)
@@ -163,7 +163,7 @@ def find_gap(records: Mapping[str, Record], sizes: Mapping[str, int]) -> Damage 
 
 
 def compare(inner: str, found: Record, noted: Record | str) -> Damage | None:
-    """Compare a file with what was noted of it; return what is wrong, or None."""
+    """Return how a file differs from its record or digest in a manifest; None if it does not."""
     if noted in (found, found.sha256):
         return None
     if isinstance(noted, str):
@@ -177,11 +177,11 @@ def compare(inner: str, found: Record, noted: Record | str) -> Damage | None:
 
 
 def find_damage(folder: Path, noted: Mapping[str, Record | str]) -> Damage | None:
-    """Read all files that are noted; return the first that is not what it was, or None.
+    """Read the files of a manifest; return the first that is missing or has changed, or None.
 
     Args:
         folder: A folder of this machine.
-        noted: By path in the folder, the record or the digest of each file.
+        noted: The record or the digest of each file, by path in the folder.
     """
     for inner, record in noted.items():
         try:

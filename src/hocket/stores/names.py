@@ -1,6 +1,6 @@
 """Names from outside, joined to a folder without leaving it.
 
-An archive, a manifest, a log or a bucket may have been written by somebody else, and may name ``../../.bashrc`` or
+Another user may have written an archive, a manifest, a log or a bucket with names such as ``../../.bashrc`` or
 ``/etc/passwd``. Every such name goes through this module before it becomes a path.
 """
 
@@ -16,11 +16,11 @@ from hocket._base import texts
 
 _DRIVE: Final = re.compile(r"[A-Za-z]:(?:[\\/]|$)")
 _MOST_BYTES: Final = 255
-"""What Linux's file systems allow in a name."""
+"""The longest name in Linux's file systems."""
 
 
 def find_fault(name: object) -> str | None:
-    """Return what is wrong with a name that must be a path below a folder, such as ``"a/b.npy"``; None if nothing is.
+    """Return why a name is no path below a folder, such as ``"a/b.npy"``; None if it is such a path.
 
     Example:
         >>> from hocket.stores import names
@@ -41,7 +41,7 @@ def find_fault(name: object) -> str | None:
 
 
 def find_folder_fault(name: object) -> str | None:
-    """Return what is wrong with a name that a program gave, and that must be one new folder's; None if nothing is."""
+    """Return why a name from a program cannot be the name of one new folder; None if it can."""
     fault = find_fault(name)
     if fault is not None:
         return fault
@@ -56,12 +56,12 @@ def find_folder_fault(name: object) -> str | None:
 
 
 def check(name: object, where: str, *, is_single: bool = False) -> str:
-    """Return a name that leads to something below a folder.
+    """Check that a name leads to something below a folder, and return the name.
 
     Args:
-        name: What was found.
-        where: For the message: who has it, as in ``"The bucket 's3://b'"``.
-        is_single: Whether it must name something in the folder itself.
+        name: The name as found.
+        where: The holder of the name, for the message, as in ``"The bucket 's3://b'"``.
+        is_single: Whether the name must be an entry of the folder itself.
     """
     fault = find_fault(name) or ("it has a slash in it" if is_single and "/" in str(name) else None)
     if fault is not None:
@@ -77,10 +77,10 @@ def join(folder: str | os.PathLike[str], name: object, where: str, *, is_single:
     """Return the path of a name in a folder of this machine, to write or remove something there.
 
     Args:
-        folder: The folder, which may be a link itself.
-        name: See `check`, as the others.
-        where: See `name`.
-        is_single: See `name`.
+        folder: The folder, which may be a link itself. Nothing below it on the path may be a link.
+        name: See `check`.
+        where: See `check`.
+        is_single: See `check`.
     """
     path = Path(folder)
     for part in check(name, where, is_single=is_single).split("/"):

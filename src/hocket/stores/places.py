@@ -1,6 +1,7 @@
 """From a path or an address to a place in a store.
 
-Everything goes through Arrow's file systems; one of fsspec's is wrapped. They can be sent to other processes.
+Every store is one of Arrow's file systems, or one of fsspec's in Arrow's wrapper. File systems can be sent to other
+processes.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ FileSystem: TypeAlias = Any
 """One of pyarrow's file systems."""
 
 _ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://?(.*)", re.DOTALL)
-"""One slash is enough: `pathlib.Path` makes one of two."""
+"""One slash is enough, because ``pathlib.Path`` turns two slashes into one."""
 
 _USER: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+://?)?[^/@]*@")
-"""What stands in an address before the bucket: who asks, and perhaps a password."""
+"""The part of an address before the bucket: a user, and perhaps a password."""
 
 _OPTIONS: Final = {
     "s3": {
@@ -31,9 +32,9 @@ _OPTIONS: Final = {
     },
     "gs": {"endpoint_override", "scheme", "anonymous", "project_id", "default_bucket_location"},
 }
-"""What may follow the question mark of an address, and Arrow's clients take."""
+"""The options of Arrow's clients, which may follow the question mark of an address."""
 
-_MOST_BYTES: Final = 8192  # twice what Linux takes for a path, since an address has options
+_MOST_BYTES: Final = 8192  # twice Linux's limit for a path, since an address has options
 
 _FLAGS: Final = ("anonymous", "allow_bucket_creation", "allow_bucket_deletion")
 _REMEDY: Final = "Run pip install 'hocket[data]'."
@@ -46,27 +47,27 @@ class Place:
 
     filesystem: FileSystem
     path: str
-    """As the file system has it."""
+    """The path in the file system's own form."""
     given: str = field(repr=False)
-    """As the user wrote it: it may have a password."""
+    """The path or address as the user wrote it, perhaps with a password."""
 
     @property
     def shown(self) -> str:
-        """As messages have it: without the parts of an address that may be a password."""
+        """The path or address for messages, without the parts that may be a password."""
         return show_address(self.given)
 
     @property
     def name(self) -> str:
-        """The last part of its path."""
+        """The last part of the path."""
         return self.path.rstrip("/").rpartition("/")[2]
 
     def join(self, *names: str) -> Place:
-        """Return the place of something in this folder."""
+        """Return the place of an entry below this folder."""
         inner = "/".join(names)
         return Place(self.filesystem, f"{self.path.rstrip('/')}/{inner}", f"{self.shown.rstrip('/')}/{inner}")
 
     def find_parent(self) -> Place | None:
-        """Return the folder that it is in; None if it has no name of one."""
+        """Return the enclosing folder; None if the path has one part only, such as a bucket."""
         outer = self.path.rstrip("/").rpartition("/")[0]
         return Place(self.filesystem, outer, self.shown.rstrip("/").rpartition("/")[0]) if outer else None
 
@@ -77,13 +78,13 @@ def is_address(given: str | os.PathLike[str]) -> bool:
 
 
 def show_address(given: str) -> str:
-    """Return a path as messages have it: of an address without what stands before an ``@`` or behind the question mark,
-    which may be a password."""
+    """Return a path or address for messages, without the parts before an ``@`` and after a question mark, which may be
+    passwords."""
     return _USER.sub(r"\1", given.partition("?")[0]) if is_address(given) else given
 
 
 def show_record(record: Any) -> str:
-    """Return a dataclass's ``repr``, with its `storage_path` as messages have it."""
+    """Return a dataclass's ``repr``, with its `storage_path` changed by `show_address`."""
     values = {one.name: getattr(record, one.name) for one in fields(record) if one.repr}
     if isinstance(values["storage_path"], str | os.PathLike):
         values["storage_path"] = show_address(os.fspath(values["storage_path"]))
@@ -91,7 +92,7 @@ def show_record(record: Any) -> str:
 
 
 def strip_address(given: str) -> str:
-    """Return what an address calls its path, without asking what it is the path of."""
+    """Return the path in an address, without opening the address's file system."""
     found = _ADDRESS.match(given)
     if found is None:
         return given
@@ -100,20 +101,20 @@ def strip_address(given: str) -> str:
 
 
 def is_local(filesystem: FileSystem) -> bool:
-    """Tell whether a file system is this machine's, where files are renamed at no cost."""
+    """Tell whether a file system is this machine's, where renaming a file costs nothing."""
     return isinstance(filesystem, _load("A store", "pyarrow.fs").LocalFileSystem)
 
 
 def find_place(given: str | os.PathLike[str], filesystem: object, caller: str) -> Place:
-    """Return where a path is.
+    """Return the place of a path.
 
     Args:
         given: A path of this machine, or an address such as ``s3://bucket/folder``. With a file system, a path on it.
-        filesystem: One of pyarrow's or fsspec's. Default: the address says it.
-        caller: For messages.
+        filesystem: A file system of pyarrow or fsspec. Default: the address determines it.
+        caller: The call, for messages.
 
     Raises:
-        ValueError: No file can have that path.
+        ValueError: No file can have that path, or the address is malformed.
     """
     text = os.fspath(given)
     _check_text(text, caller)
@@ -140,8 +141,10 @@ def _check_text(text: str, caller: str) -> None:
 
 
 def locate(given: str | os.PathLike[str], filesystem: object, caller: str) -> str | os.PathLike[str] | Place:
-    """Return where a path is in a store; or the path on this machine, as it was given if it was no address. A plain
-    path needs no library. See `find_place`."""
+    """Return the place of a path in a store, or a path on this machine; see `find_place`.
+
+    A plain path is returned as given, and needs no library.
+    """
     if filesystem is None and not is_address(given):
         return given
     place = find_place(given, filesystem, caller)
@@ -149,7 +152,7 @@ def locate(given: str | os.PathLike[str], filesystem: object, caller: str) -> st
 
 
 def read_filesystem(given: object, caller: str) -> FileSystem:
-    """Return one of pyarrow's file systems from one of its or of fsspec's."""
+    """Return a file system of pyarrow for a file system of pyarrow or fsspec."""
     fs = _load(caller, "pyarrow.fs")
     if isinstance(given, fs.FileSystem):
         return given
@@ -189,7 +192,7 @@ def _open_address(scheme: str, rest: str, text: str, caller: str) -> Place:
 
 
 def _read_address(kind: str, rest: str, shown: str, caller: str) -> tuple[str, dict[str, object]]:
-    """Return the path that an address has in its store, and what it says of how to get there."""
+    """Return an address's path in its store, and the options for the store's client."""
     whole, _, query = rest.partition("?")
     outer, slash, inner = whole.partition("/")
     user, _, bucket = outer.rpartition("@")
@@ -226,7 +229,7 @@ def _read_address(kind: str, rest: str, shown: str, caller: str) -> tuple[str, d
 
 
 def _find_endpoint() -> dict[str, object]:
-    """Return where the environment says that S3 is, as Amazon's own tools read it."""
+    """Return the options for the S3 endpoint that the environment names, as Amazon's own tools read it."""
     found = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if not found:
         return {}

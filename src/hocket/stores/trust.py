@@ -1,14 +1,14 @@
-"""The one place that decides whether a pickle in a file is opened, which runs code of the file's writer.
+"""The one place that decides whether to open a pickle in a file, which runs code of the file's writer.
 
-A file is this user's if the file and all folders and links on the way to it belong to this user or to root, and nobody
-else may write to them. A folder with the sticky bit, such as ``/tmp``, may have other writers: they cannot replace what
-is ours in it. A group counts as nobody else if it is this user's own, with the user's name and no other member.
-File systems may have lists of writers that their modes do not show (NFS 4); that is not seen.
+A file is trusted if the file and all folders and links on its path belong to this user or to root, and no other user
+may write to them. A folder with the sticky bit, such as ``/tmp``, may have other writers: they cannot replace this
+user's files in it. A group may write if it is this user's own, with the user's name and no other member. Access lists
+that the modes of a file system do not show (NFS 4) are not seen.
 
-Of a store such as S3 nobody can say who may write. Its credentials decide that, so what a program names there by itself
-is opened.
+The credentials of a store such as S3 decide which users may write there, and no client can list these users. So a
+pickle at an address that the program names is opened.
 
-What this process has pickled itself may be opened wherever it lay: it is known by its digest.
+A pickle of this process is opened wherever it was kept: its digest identifies it.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from hocket._base import texts
 from hocket.stores import local_files, places
 
 TRUSTED: Final = "HOCKET_TRUSTED_FOLDERS"
-"""The variable of the environment that names folders, with colons between them, whose other writers are trusted."""
+"""The environment variable that lists folders, separated by colons, in which all writers are trusted."""
 
 _MOST_LINKS: Final = 40  # as in Linux
 _ADDRESS_OF_FILE: Final = re.compile(r"(?!\w+:)|(file|local):")
 
 _own: Final[set[bytes]] = set()
-"""The digests of what this process has pickled, and written where others may write."""
+"""The digests of the pickles that this process has written where others may write."""
 
 
 @final
 class Opener:
-    """Opens what is pickled in a file.
+    """An opener of the pickles in a file.
 
     Args:
-        source: The file, or what it is a copy of in a store.
-        caller: For the message: the call, as in ``"Tuner.restore()"``.
-        trust: Whether all who may write there are trusted.
+        source: The file, or the place in a store that the file is a copy of.
+        caller: The call, for the message, as in ``"Tuner.restore()"``.
+        trust: Whether all users who may write there are trusted.
     """
 
     def __init__(self, source: Path | places.Place, caller: str, *, trust: bool = False) -> None:
@@ -56,7 +56,7 @@ class Opener:
         self._is_checked = trust
 
     def check(self, blob: bytes | None = None) -> None:
-        """Raise if others may have written the file, or a pickle that was found in it."""
+        """Raise if other users may have written the file; a pickle that this process made always passes."""
         if self._is_checked or (blob is not None and _digest(blob) in _own):
             return
         for path in [self._source] if isinstance(self._source, Path) else _find_local(self._source):
@@ -71,7 +71,7 @@ class Opener:
         self._is_checked = True
 
     def load(self, blob: bytes) -> Any:
-        """Return what was pickled."""
+        """Return the unpickled object."""
         self.check(blob)
         try:
             return pickle.loads(blob)
@@ -87,24 +87,25 @@ class Opener:
 
 
 def note(blob: bytes) -> bytes:
-    """Note that this process has made a pickle, which it may open again; return it."""
+    """Note that this process has made a pickle and may open it again; return the pickle."""
     _own.add(_digest(blob))
     return blob
 
 
 def load_file(path: str | os.PathLike[str], caller: str, *, trust: bool = False) -> Any:
-    """Return what is pickled in a file."""
+    """Return the object that is pickled in a file."""
     with local_files.open_regular(path) as file:
         return Opener(Path(path), caller, trust=trust).load(file.read())
 
 
 def check_entered(folder: Path, remedy: str) -> None:
-    """Raise if what is written into a folder, whose name others could guess, would go where another user wants it: the
-    folder or something in it is another user's link or pipe, or the folder is another user's where nobody shares.
+    """Raise if another user could redirect the files written into a folder with a name that others can guess.
+
+    The folder or an entry is then another user's link or pipe, or the folder is another user's below a sticky folder.
 
     Args:
-        folder: One that this process has made, or that was there.
-        remedy: What else to use, as in ``"Give RunConfig(name=...) another name"``.
+        folder: A folder that this process has made or found.
+        remedy: Advice for the message, as in ``"Give RunConfig(name=...) another name"``.
     """
     entries = [(folder, folder.lstat())]
     with contextlib.suppress(PermissionError, FileNotFoundError), os.scandir(folder) as found:
@@ -122,8 +123,10 @@ def check_entered(folder: Path, remedy: str) -> None:
 
 
 def find_stranger(path: str | os.PathLike[str]) -> str | None:
-    """Return who else may write a file, or replace it, as a clause of a message; None if nobody may. Of a path that is
-    not there, what is there of it counts."""
+    """Return which other user may write or replace a file, as a clause of a message; None if no other user may.
+
+    The existing part of a missing path counts.
+    """
     for step, found in _walk(Path(path).absolute()):
         if found.st_uid not in (os.geteuid(), 0):
             return f"{str(step)!r} belongs to user {found.st_uid}, and this process runs as user {os.geteuid()}"
@@ -138,7 +141,7 @@ def find_stranger(path: str | os.PathLike[str]) -> str | None:
 
 
 def _walk(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Give each folder, link and file on the way to a path, and to where links lead."""
+    """Yield each folder, link and file on the way to a path and to the targets of its links."""
     here, left, links = Path("/"), list(reversed(path.parts)), 0
     while left:
         name = left.pop()
@@ -146,7 +149,7 @@ def _walk(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
             here = here.parent
             continue
         step = here / name
-        if name == "/":  # its owner could replace Python as well
+        if name == "/":  # the owner of the root could replace Python as well
             here = step
             continue
         try:
@@ -172,13 +175,13 @@ def _is_own_group(number: int) -> bool:
 
 
 def _is_named(path: Path) -> bool:
-    """Tell whether the environment says that all who may write in the path's folder are trusted."""
+    """Tell whether the environment lists the path's folder, or one above it, in `TRUSTED`."""
     named = [Path(one).resolve() for one in os.environ.get(TRUSTED, "").split(":") if one]
     return any(path.resolve().is_relative_to(one) for one in named)
 
 
 def _find_local(place: places.Place) -> list[Path]:
-    """Return the files of this machine that a store is kept in, as in ``zip://a::/tmp/b.zip``."""
+    """Return the files of this machine that contain a store, as in ``zip://a::/tmp/b.zip``."""
     found = [one for one in place.given.split("::")[1:] if _ADDRESS_OF_FILE.match(one)]
     filesystem = place.filesystem
     if hasattr(filesystem, "base_fs") and places.is_local(filesystem.base_fs):

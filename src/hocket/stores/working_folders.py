@@ -1,15 +1,15 @@
 """Working folders: folders of this user among files of others, as below ``/tmp``.
 
-*Problem.* Anybody may make anything there under any name: a link at the name of a folder of ours leads to files that we
-would remove, and a folder of his receives our pickles. Processes of two containers may share the place; there a process
-id names another process, or none, and says nothing of who is alive.
+*Problem.* Any user may create any name there. A link in place of this user's folder would lead a removal to other
+files, and another user's folder would receive this user's pickles. Two containers may share ``/tmp``; a process id
+means another process there, or none, and does not show which processes live.
 
-*How.* A new folder has a name that nobody can guess, and is made with mode 0700. A file in it is locked as long as its
-process lives: the kernel keeps that lock by inode, for all namespaces, and lets go of it with the process. A folder of
-ours whose lock nobody holds is left over, and `sweep` removes it, through descriptors that were opened without
-following links, and only if it is this user's and nobody else may write to it.
+*How.* A new folder has a name that cannot be guessed, and mode 0700. Its process keeps a lock on a file in it: the
+Linux kernel holds that lock by inode, for all namespaces, and releases it when the process ends. A folder without a
+holder of its lock is left over, and `sweep` removes it. A removal opens descriptors without following links, and
+requires that the folder is this user's and that no other user may write to it.
 
-*Limits.* A fork that outlives its process holds the lock on. A file system without locks keeps what is left there.
+*Limits.* A fork that outlives its process keeps the lock. On a file system without locks, left-over folders stay.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ _LOCK_NAME: Final = ".lock"
 _LOCK_FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
-_REMOVE_SECONDS: Final = 10.0  # how long a process that is being killed may go on to write there. A guess
-_LOOKS: Final = 4  # of `claim`, since two that begin at the same moment see each other
+_REMOVE_SECONDS: Final = 10.0  # how long a process that is being killed may still write there; a guess
+_LOOKS: Final = 4  # tries of `claim`: two processes that begin at the same moment see each other, and both give way
 _MOST_LABEL: Final = 1000  # bytes
 
 
 @final
 class WorkingFolder:
-    """A new folder of a random name, held until `remove`, or until this process ends.
+    """A new folder with a random name, held until `remove`, or until this process ends.
 
     Args:
-        prefix: How its name begins.
-        parent: Where it is made. Default: among the temporary files.
-        label: What others learn from `sweep` as long as it is held.
+        prefix: The beginning of its name.
+        parent: The folder to make it in. Default: the folder for temporary files.
+        label: A text that other processes get from `sweep` while the folder is held.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The folder cannot be made.
     """
 
     def __init__(self, prefix: str, parent: str | None = None, label: str = "") -> None:
         self._pid = os.getpid()
         lock = None
-        while lock is None:  # another process may sweep it before it is locked
-            self.path = str(Path(tempfile.mkdtemp(prefix=prefix, dir=parent)).absolute())  # as `sweep` has it
+        while lock is None:  # another process may sweep the folder before it is locked
+            self.path = str(Path(tempfile.mkdtemp(prefix=prefix, dir=parent)).absolute())  # as in `sweep`
             lock = _take(self.path, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._lock = lock
         self._made = os.lstat(self.path)
         os.write(lock, label.encode())
 
     def remove(self) -> None:
-        """Remove it, once. A fork, which the folder is not of, does nothing."""
+        """Remove the folder, once. A fork, which does not own the folder, removes nothing."""
         if self._pid == os.getpid():
             remove(self.path, self._made)
             os.close(self._lock)
@@ -67,10 +67,12 @@ class WorkingFolder:
 
 
 def claim(prefix: str, label: str) -> WorkingFolder | None:
-    """Return a new folder with a label that no other folder has; None if a living process has one. What is left over
-    there is removed."""
+    """Return a new folder with a label of its own; None if a living process holds a folder with that label.
+
+    Left-over folders are removed.
+    """
     for look in range(_LOOKS):
-        time.sleep(random.uniform(0, 0.01 * look))  # noqa: S311 (two that have met shall not meet again)
+        time.sleep(random.uniform(0, 0.01 * look))  # noqa: S311 (two that have met must not meet again)
         folder = WorkingFolder(prefix, label=label)
         if all(found != label or path == folder.path for path, found in sweep(prefix).items()):
             return folder
@@ -79,13 +81,13 @@ def claim(prefix: str, label: str) -> WorkingFolder | None:
 
 
 def join(path: str) -> int:
-    """Make a folder whose name only processes of ours know, unless one of them has made it; hold it together.
+    """Hold a folder together with other processes of this user that know its name; make it if it is missing.
 
     Returns:
-        The lock's descriptor. The folder is held until it is closed everywhere.
+        The lock's descriptor. The folder is held until all these processes have closed theirs.
     """
     lock = None
-    while lock is None:  # as above
+    while lock is None:  # another process may sweep the folder before it is locked
         with contextlib.suppress(FileExistsError):
             Path(path).mkdir(0o700)
         with contextlib.suppress(FileNotFoundError):
@@ -105,10 +107,10 @@ def _check_private(found: os.stat_result, path: str) -> None:
 
 
 def sweep(prefix: str, parent: str | Path | None = None) -> dict[str, str]:
-    """Remove the folders of this user that no living process holds; return the labels of the others, by path."""
+    """Remove this user's folders that no living process holds; return the labels of the held folders, by path."""
     held: dict[str, str] = {}
     for path in Path(tempfile.gettempdir() if parent is None else parent).absolute().glob(f"{prefix}*"):
-        with contextlib.suppress(OSError):  # another user's, a link, removed by another process
+        with contextlib.suppress(OSError):  # another user's folder, a link, or removed by another process
             label = _sweep_one(path)
             if label is not None:
                 held[str(path)] = label
@@ -120,7 +122,7 @@ def _sweep_one(path: Path) -> str | None:
     try:
         lock = os.open(_LOCK_NAME, _LOCK_FLAGS, dir_fd=folder)
     except FileNotFoundError:
-        path.rmdir()  # if it is empty: its process ended before it had the lock, or makes another one
+        path.rmdir()  # only if empty: its process ended before it locked the folder, or makes another
         return None
     finally:
         os.close(folder)
@@ -135,11 +137,11 @@ def _sweep_one(path: Path) -> str | None:
 
 
 def remove(path: str, made: os.stat_result | None = None) -> None:
-    """Remove a folder of this user, and wait for a process that is being killed and still writes there.
+    """Remove a folder of this user; try again while a process that is being killed still writes there.
 
     Args:
-        path: The folder's. A link, and what another user may write to, stays.
-        made: What the folder was when this process made it: some file systems give all that they have to everybody.
+        path: The folder. A link, or a folder that another user may write to, stays.
+        made: The folder's status when this process made it, since some file systems show every folder as everybody's.
     """
     deadline = time.monotonic() + _REMOVE_SECONDS
     while True:
@@ -152,7 +154,7 @@ def remove(path: str, made: os.stat_result | None = None) -> None:
 
 
 def _empty(path: Path, made: os.stat_result | None = None) -> None:
-    """Remove a folder, its lock last: what cannot be removed now is left over for `sweep`."""
+    """Remove a folder, its lock last: a folder that cannot be removed now is left over for `sweep`."""
     folder = _open_own(path, made)
     try:
         with os.scandir(folder) as entries:
@@ -170,7 +172,7 @@ def _empty(path: Path, made: os.stat_result | None = None) -> None:
 
 
 def _open_own(path: Path, made: os.stat_result | None = None) -> int:
-    """Return the descriptor of a folder that is this user's alone to write to, or that this process has made."""
+    """Return the descriptor of a folder that only this user may write to, or that this process has made."""
     folder = os.open(path, _FOLDER_FLAGS)
     found = os.fstat(folder)
     is_own = found.st_uid == os.geteuid() and not found.st_mode & 0o022
@@ -181,7 +183,7 @@ def _open_own(path: Path, made: os.stat_result | None = None) -> int:
 
 
 def _take(path: str, kind: int) -> int | None:
-    """Return the descriptor of a folder's lock, which is held; None if another process sweeps the folder."""
+    """Lock a folder and return the lock's descriptor; None if another process sweeps the folder."""
     try:
         folder = os.open(path, _FOLDER_FLAGS)
         try:
@@ -193,7 +195,7 @@ def _take(path: str, kind: int) -> int | None:
     try:
         fcntl.flock(lock, kind)
         is_swept = not os.fstat(lock).st_nlink
-    except OSError as error:  # a file system without locks, or somebody who sweeps
+    except OSError as error:  # a file system without locks, or a process that sweeps
         is_swept = isinstance(error, BlockingIOError)
     if not is_swept:
         return lock

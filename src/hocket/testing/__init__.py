@@ -1,5 +1,6 @@
-"""For those who test an engine, or a program that uses Hocket: contract suites, fault injection and a check for
-leftovers. Needs pytest."""
+"""Tools to test engines, and programs that use Hocket: contract suites, fault injection, a check for leftovers.
+
+Needs pytest."""
 
 import importlib
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +19,7 @@ _HOMES: Final = {
     "fail_at": "faults",
     "Leftovers": "leftovers",
 }
-"""Which module has what. It is imported when it is asked for: the programs that tests run in workers need no pytest."""
+"""The module of each name, imported on use, because the programs that tests run in workers need no pytest."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,21 +1,21 @@
-"""The judge of what stores checkpoints: tests that everything must pass that brings a rank's files into a run's folder.
+"""The contract of checkpoint stores: tests for any code that brings ranks' files into a run's folder.
 
-To test one, inherit and say how to open it at a place::
+To test a store, inherit and define how to open it at a place::
 
     class TestMine(CheckpointStoreContract):
         def open_store(self, place, num_to_keep=None):
             return MyStore(place, num_to_keep)  # a CheckpointStore
 
-Each test has a place of its own. A store that is opened there again, in this process or another one, finds what was
-committed. To find every moment at which a save can be cut short, the suite saves in a forked process and ends it, or
-fails it, at its first, second, third... use of the file system.
+Each test has a place of its own. A store that is opened there again, in this process or another one, must find the
+committed checkpoints. To interrupt a save at every moment, the suite saves in a forked process, and kills it, or raises
+an error in it, at its first, second, third... use of the file system.
 
-Abilities that `CheckpointStoreContract.limits` may name, each with a sentence that says why it is lacking:
+Abilities that `CheckpointStoreContract.limits` may name, each with a sentence that says why it is missing:
 
 ========== ==========================================================================================================
-``parts``  several ranks give parts of one checkpoint
-``damage`` a committed checkpoint whose files are changed is passed over
-``errors`` a file system that fails during a save leaves the earlier checkpoints as they are
+``parts``  several ranks save parts of one checkpoint
+``damage`` a committed checkpoint with changed files is skipped
+``errors`` an error of the file system during a save leaves the earlier checkpoints as they are
 ========== ==========================================================================================================
 """
 
@@ -37,13 +37,13 @@ import pytest
 from hocket.testing import limits
 
 STEPS_AT_MOST: Final = 400
-"""More uses of the file system than a save of three small files has. A guess."""
+"""More uses of the file system than a save of three small files needs. A guess."""
 
 NOT_UTF_8: Final = os.fsdecode(b"caf\xe9")
-"""A file name that is no text, as disks of other systems have."""
+"""A file name that is not UTF-8, as on disks of other systems."""
 
 _RAISED, _RETURNED, _WRONG = 3, 4, 5
-"""How a forked process ends."""
+"""Exit codes of a forked process."""
 
 
 class CheckpointStore(Protocol):
@@ -54,34 +54,34 @@ class CheckpointStore(Protocol):
 
         Args:
             sources: The folder of each rank.
-            step: What it is of. No two checkpoints of a place have the same.
+            step: The step of the checkpoint, unique at a place.
         """
 
     def list_steps(self) -> list[int]:
-        """Return what the whole checkpoints at the place are of, in the order of their commits."""
+        """Return the steps of the whole checkpoints at the place, in the order of their commits."""
 
     def open_checkpoint(self, step: int) -> Path:
-        """Return a folder with the files of a checkpoint."""
+        """Return a folder with the files of a step's checkpoint."""
 
 
 class CheckpointStoreContract(limits.DeclaresLimits):
-    """The promises of everything that stores checkpoints."""
+    """The contract of every checkpoint store."""
 
     def open_store(self, place: Path, num_to_keep: int | None = None) -> CheckpointStore:
-        """Open the store at a place. For the implementation to write.
+        """Open the store at a place. Subclasses must override this.
 
         Args:
-            place: A folder, which may have checkpoints of an earlier run, or what a killed one has left.
-            num_to_keep: How many of the newest checkpoints are kept. Default: all.
+            place: A folder, which may have checkpoints of an earlier run, or remains of a killed run.
+            num_to_keep: The number of newest checkpoints to keep. Default: all.
         """
         raise NotImplementedError(f"{type(self).__name__} needs open_store(self, place, num_to_keep).")
 
     @pytest.fixture
     def place(self, tmp_path: Path) -> Path:
-        """Where the store of a test is."""
+        """The place of a test's store."""
         return tmp_path / "place"
 
-    # --- what is saved ------------------------------------------------------------------------------------------------
+    # --- saving -------------------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("kind", ["odd names", "empty", "many", "large", "deep"])
     def test_what_is_saved_is_found_whole(self, kind: str, place: Path, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ class CheckpointStoreContract(limits.DeclaresLimits):
             assert store.list_steps() == list(range(max(0, step - 1), step + 1))
         assert self.open_store(place, num_to_keep=2).list_steps() == [3, 4]
 
-    # --- what is cut short --------------------------------------------------------------------------------------------
+    # --- interruptions ------------------------------------------------------------------------------------------------
 
     def test_a_save_that_is_killed_anywhere_is_whole_or_not_there(self, place: Path, tmp_path: Path) -> None:
         self._cut_short_everywhere(place, tmp_path, lambda: os.kill(os.getpid(), signal.SIGKILL))
@@ -163,8 +163,7 @@ class CheckpointStoreContract(limits.DeclaresLimits):
     def _cut_short_everywhere(
         self, place: Path, tmp_path: Path, fault: Callable[[], None], num_to_keep: int | None = None
     ) -> None:
-        """Save at many places; cut the first save short at its first use of the file system, the second at its
-        second, and so on."""
+        """Save at many places. Interrupt the n-th save at its n-th use of the file system."""
         files = {"weights": b"w" * 5_000, "empty": b"", "deep/er": b"d"}
         source = make_folder(tmp_path / "source", files)
         places = (place / str(number) for number in range(1, STEPS_AT_MOST))
@@ -196,7 +195,7 @@ class CheckpointStoreContract(limits.DeclaresLimits):
             cut += steps == [0]
         pytest.fail(f"A save uses the file system more than {STEPS_AT_MOST} times.")
 
-    # --- what is refused ----------------------------------------------------------------------------------------------
+    # --- refusals -----------------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize(
         "kind", ["pipe", "socket", "link to a device", "link to nothing", "link to itself", "link to its folder"]
@@ -253,9 +252,9 @@ class CheckpointStoreContract(limits.DeclaresLimits):
             assert self.open_store(place).list_steps() == [0, 2]
 
     def _reopen(self, place: Path, num_to_keep: int | None = None) -> CheckpointStore:
-        """Open a store where a save was refused."""
+        """Open a store after a save was refused or interrupted."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a store may tell of what it does not use
+            warnings.simplefilter("ignore")  # a store may warn of files that it does not use
             return self.open_store(place, num_to_keep)
 
 
@@ -263,7 +262,7 @@ class CheckpointStoreContract(limits.DeclaresLimits):
 
 
 def build_files(kind: str) -> dict[str, bytes | None]:
-    """Return what a folder holds: bytes of files, None of folders."""
+    """Return the contents for a folder: bytes for files, None for folders."""
     if kind == "odd names":
         names = [
             "a b",
@@ -289,7 +288,7 @@ def build_files(kind: str) -> dict[str, bytes | None]:
 
 
 def make_folder(path: Path, files: dict[str, Any]) -> Path:
-    """Make a folder with files; return its path."""
+    """Make a folder with files, and return its path."""
     path.mkdir(parents=True)
     for name, data in files.items():
         if data is None:
@@ -301,14 +300,14 @@ def make_folder(path: Path, files: dict[str, Any]) -> Path:
 
 
 def read_folder(path: Path) -> dict[str, bytes | None]:
-    """Return what a folder holds: bytes of files, None of folders."""
+    """Return a folder's contents: bytes for files, None for folders."""
     return {
         found.relative_to(path).as_posix(): None if found.is_dir() else found.read_bytes() for found in path.rglob("*")
     }
 
 
 def check_folder(path: Path, expected: dict[str, Any]) -> None:
-    """Fail if a folder lacks something, or has other bytes. A store may keep hidden files of its own there."""
+    """Fail if a folder's contents differ from the expected. A store may keep hidden files of its own there."""
     found = read_folder(path)
     assert {name: found.get(name, "missing") for name in expected} == expected
     more = [name for name in found.keys() - expected.keys() if not name.startswith(".")]
@@ -316,7 +315,7 @@ def check_folder(path: Path, expected: dict[str, Any]) -> None:
 
 
 def bind_near(bound: socket.socket, path: Path) -> None:
-    """Make a socket at a path that may be longer than a socket's may be."""
+    """Bind a socket at a path that may be longer than the limit for sockets."""
     before = Path.cwd()
     os.chdir(path.parent)
     try:
@@ -329,9 +328,9 @@ def bind_near(bound: socket.socket, path: Path) -> None:
 
 
 def fork(function: Callable[[], None]) -> int:
-    """Call a function in a process of its own; return how it ended."""
+    """Call a function in a forked process, and return its exit code."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # threads of the tests' process, which are not in the new one
+        warnings.simplefilter("ignore")  # Python warns of threads, which the new process does not have
         pid = os.fork()
     if pid == 0:
         code = _WRONG
@@ -352,10 +351,10 @@ def fork(function: Callable[[], None]) -> int:
 
 
 def cut_short(folders: Sequence[Path], number: int, fault: Callable[[], None]) -> Callable[[], int]:
-    """Have this process end, or fail, at a use of the file system below some folders; return what counts the uses.
+    """Inject a fault at the n-th use of the file system below some folders; return a function that counts the uses.
 
-    Python tells of each before it happens (PEP 578), whoever calls. It cannot be undone, so this is for a process that
-    ends soon.
+    Python reports each use before it happens (PEP 578), for every caller. The hook cannot be removed, so this is for a
+    process that ends soon.
     """
     below = tuple(str(folder) for folder in folders)
     count = 0

@@ -1,10 +1,9 @@
-"""A cluster of several nodes on this machine, to test what a program does on one: nodes that come, go, and lose their
-power.
+"""A cluster of several nodes on this machine, for tests of programs: nodes come, go, and lose their power.
 
 Each node is a raylet of its own, with its own folder and resources, as if it were a machine. All bind to loopback and
-share a token that nobody else has. `Node.kill` is a machine that loses its power; `Cluster.fail_at` has it lose it at a
-moment that the program under test names with `reach`. ``private_paths`` gives a node folders that no other node sees,
-so that a program that relies on a shared one is found out.
+share a secret token. `Node.kill` simulates a machine that loses its power. `Cluster.fail_at` does so at a moment that
+the program under test names with `reach`. ``private_paths`` gives a node folders that no other node sees, to detect
+programs that wrongly rely on a shared folder.
 
 Needs ``hocket[ray]``.
 
@@ -55,7 +54,7 @@ _FAULTS_VARIABLE = "HOCKET_CLUSTER_FAULTS"
 """The environment variable that holds the folder of armed faults, for all processes of all nodes."""
 
 _RAYLET_VARIABLE = "RAY_RAYLET_PID"
-"""Where a worker of Ray finds its node's process."""
+"""The environment variable that has the process id of a worker's raylet."""
 
 _HEALTH = {
     "health_check_initial_delay_ms": 0,
@@ -65,33 +64,33 @@ _HEALTH = {
     "grpc_client_keepalive_time_ms": 2_000,
     "grpc_client_keepalive_timeout_ms": 2_000,
 }
-"""How soon Ray finds a node dead: some two seconds, where it takes fifteen by itself; and how soon it gives up what it
-has asked of a machine that is gone without a word: by itself after 136 seconds (measured), in which it reserves nothing
-for anybody. Guesses that leave room for a busy machine."""
+"""Settings by which Ray finds a dead node after some two seconds, in place of fifteen. They also make it give up sooner
+on a request to a machine that has vanished. By default that takes 136 seconds (measured), during which Ray reserves
+nothing. The values are guesses that leave room for a busy machine."""
 
 _STORE_BYTES = 100 * 2**20
-"""The object store of a node. Ray takes no less than 75 MiB."""
+"""The size of a node's object store. Ray requires 75 MiB or more."""
 
 
 _START_SECONDS = 60
-"""How long a node on a machine of its own may take to start. A guess: it takes three on a quiet machine."""
+"""Seconds that a node on a machine of its own may take to start. A guess: it takes three on a quiet machine."""
 
 
 _LOOK_SECONDS = 0.02
-"""How often a caller of `reach` looks whether another node is lost. A guess."""
+"""Seconds between checks in `reach` whether another node is lost. A guess."""
 
 
 def reach(moment: str, *, wait_seconds: float = 0.0) -> None:
-    """Say that the program under test has come to a moment. Does nothing unless `Cluster.fail_at` waits for it.
+    """Mark a moment in the program under test. This has an effect only if `Cluster.fail_at` has armed the moment.
 
     Args:
-        moment: Its name, of the program's own choice, such as ``"after step 3"``.
-        wait_seconds: How long a caller on another node waits for the one that is to be lost there. A node that joins
-            late starts its workers when the others are through with short work, and would be lost to no effect.
-            Default: it does not wait.
+        moment: The moment's name, of the program's own choice, such as ``"after step 3"``.
+        wait_seconds: Seconds that callers on other nodes wait until the chosen node is lost. Otherwise a node that
+            joins late might start its workers after the others have finished short work, and its loss would have no
+            effect. Default: callers do not wait.
 
     Raises:
-        TimeoutError: The node did not come to the moment in this time.
+        TimeoutError: The chosen node did not reach the moment in this time.
     """
     folder, raylet = os.environ.get(_FAULTS_VARIABLE), os.environ.get(_RAYLET_VARIABLE)
     if not folder or not raylet:
@@ -113,11 +112,11 @@ def reach(moment: str, *, wait_seconds: float = 0.0) -> None:
 
 
 def _list_armed(folder: Path, moment: str, here: str) -> list[str]:
-    """Return the other nodes whose fault waits for a moment and has not fired."""
+    """Return the other nodes with an armed fault for a moment that has not fired."""
     found = []
     for file in folder.glob(f"{_name_fault(moment, '*')}.*"):
         place = file.stem.rpartition("@")[2]
-        with contextlib.suppress(FileNotFoundError):  # it is not armed any more
+        with contextlib.suppress(FileNotFoundError):  # the fault is no longer armed
             if place not in ("any", here) and file.stat().st_size < int(file.suffix[1:]):
                 found.append(place)
     return found
@@ -128,9 +127,9 @@ def _name_fault(moment: str, place: str) -> str:
 
 
 def _kill_tree(pid: int) -> None:
-    """Kill a process and all below it at once; last this one, if it is among them.
+    """Kill a process and all its descendants at once, this process last.
 
-    On a machine of its own the cable is cut first.
+    On a machine of its own, the cable is cut first.
     """
     machines.cut_own_cable()
     try:
@@ -144,7 +143,7 @@ def _kill_tree(pid: int) -> None:
 
 
 class _Fault:
-    """A fault that waits for a moment. A context manager; made by `Cluster.fail_at`."""
+    """A fault for a moment. A context manager; made by `Cluster.fail_at`."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -153,7 +152,7 @@ class _Fault:
 
     @property
     def hits(self) -> int:
-        """How often the moment was reached while the fault was armed."""
+        """How often the moment was reached while the fault was armed, on all nodes."""
         return self._file.stat().st_size if self._file.exists() else self._last
 
     @property
@@ -175,26 +174,26 @@ class _Fault:
 class Cluster:
     """A Ray cluster on this machine, for tests.
 
-    A context manager: opening starts the nodes, closing leaves nothing behind.
+    A context manager: opening starts the nodes, and closing leaves nothing behind.
 
-    While it is open, this process and those that it starts have its token in their environment, so
-    ``hocket.init(address=cluster.address)`` joins it. The nodes do not have this process's ``PYTHONPATH``: as other
-    machines, they find only what is installed and what is sent to them.
+    While the cluster is open, its token is in the environment of this process and of processes that it starts, so
+    ``hocket.init(address=cluster.address)`` joins the cluster. The nodes do not get this process's ``PYTHONPATH``. Like
+    other machines, they find only modules that are installed or sent to them.
 
     Args:
         nodes: For each node its ``num_cpus`` (1), ``num_gpus`` (0), ``resources``, ``labels``, ``object_store_memory``,
-            or another field of Ray's ``RayParams``; and ``private_paths``: folders in whose place the node alone has an
-            empty one. The first node is the head; a driver on this machine joins through it.
-        system_config: Ray's internal settings, beside those that have it find a dead node soon.
-        apart: Whether each node but the head is on a machine of its own, made of namespaces (`machines`): it has an
-            address of its own, and sees neither the others' processes nor their shared memory; when it is killed, its
-            connections end without a word. The nodes then listen on this machine's address and their own, and not on
-            loopback. Default: all are processes side by side, on loopback.
+            or another field of Ray's ``RayParams``, and ``private_paths``: folders that are private and empty on this
+            node. The first node is the head, through which a driver on this machine joins.
+        system_config: Ray's internal settings, added to those by which it soon finds a dead node.
+        apart: Whether each node but the head is on a machine of its own, made of namespaces (`machines`). Such a node
+            has its own address, and sees neither processes nor shared memory of others. When it is killed, its
+            connections end silently. The nodes then listen on this machine's address and their own, not on loopback.
+            Default: all nodes are processes side by side, on loopback.
 
     Raises:
         ValueError: There is no node, or the head has private paths.
-        PermissionError: ``apart`` needs root and ``iproute2``; `machines.can_have_machines` tells.
-        PermissionError: ``private_paths`` needs the right to mount; `can_have_private_paths` tells.
+        PermissionError: ``apart`` needs root and ``iproute2``; see `machines.can_have_machines`.
+        PermissionError: ``private_paths`` needs the right to mount; see `can_have_private_paths`.
     """
 
     def __init__(
@@ -224,7 +223,7 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """Where drivers join: ``host:port``."""
+        """The address for drivers: ``host:port``."""
         return str(self._native.address)
 
     @property
@@ -278,19 +277,19 @@ class Cluster:
             self._native.shutdown()
 
     def add_node(self, *, private_paths: Sequence[str] = (), **resources: Any) -> Node:
-        """Start a node and wait until the cluster has it.
+        """Start a node, and wait until the cluster has it.
 
         Args:
-            private_paths: Folders in whose place the node alone has an empty one.
-            **resources: As in the entries of `nodes`.
+            private_paths: Folders that are private and empty on this node.
+            **resources: The node's settings, as in the entries of `nodes`.
         """
         folder = tempfile.mkdtemp(prefix="n", dir=self._place)
         wanted = {
             "node_ip_address": self._host,
             "object_store_memory": _STORE_BYTES,
-            "include_log_monitor": True,  # each node has its own folder, so one for all would see one of them
+            "include_log_monitor": True,  # one per node, because each node has its own folder
             "temp_dir": folder,
-            "dashboard_agent_listen_port": None,  # any free one
+            "dashboard_agent_listen_port": None,  # any free port
             **resources,
         }
         if self._network is not None and self._nodes:
@@ -319,7 +318,7 @@ class Cluster:
 
         try:
             with _kept_address(), _without("PYTHONPATH"), warnings.catch_warnings():
-                warnings.simplefilter("ignore", ResourceWarning)  # Ray leaves the logs of its client's server open
+                warnings.simplefilter("ignore", ResourceWarning)  # Ray leaves log files of its client's server open
                 native = home.submit(start).result()
         except BaseException:
             home.shutdown()
@@ -364,19 +363,19 @@ class Cluster:
             time.sleep(0.05)
 
     def remove_node(self, node: Node) -> None:
-        """Take a node away: its processes end, and the cluster hears of it."""
+        """Remove a node: end its processes, and inform the cluster."""
         self._nodes.remove(node)
         node._end()
 
     def count_nodes(self) -> int:
-        """Return how many nodes the cluster takes for alive."""
+        """Return the number of nodes that the cluster considers alive."""
         return len(ray_internals.find_living_nodes(self._native))
 
     def wait_for_nodes(self, count: int, timeout: float = 30.0) -> None:
-        """Wait until the cluster takes so many nodes for alive: after `Node.kill` it needs a while to learn of it.
+        """Wait until the cluster considers this number of nodes alive. It needs a while to notice `Node.kill`.
 
         Raises:
-            TimeoutError: It does not within `timeout` seconds.
+            TimeoutError: The number was not reached within `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         while (found := self.count_nodes()) != count:
@@ -385,15 +384,15 @@ class Cluster:
             time.sleep(0.05)
 
     def fail_at(self, moment: str, *, node: Node | None = None, hit: int = 1) -> _Fault:
-        """Have a node lose its power when a program on it reaches a moment, that is, calls `reach` with its name.
+        """Cut a node's power when a program on it reaches a moment, by calling `reach` with the moment's name.
 
         Args:
-            moment: The name.
-            node: Which node has to reach it; None for any. It is the one that is killed.
-            hit: At which time that it is reached, on all nodes together, counted from 1.
+            moment: The moment's name.
+            node: The node that must reach the moment, and is killed; None for any node.
+            hit: The hit of the moment that kills, counted from 1 over all nodes.
 
         Returns:
-            A context manager, during which the fault is armed; its ``hits`` and ``fired`` count.
+            A context manager that arms the fault. Its ``hits`` and ``fired`` are counters.
 
         Raises:
             ValueError: `hit` is below 1.
@@ -406,9 +405,9 @@ class Cluster:
 
 @contextlib.contextmanager
 def _kept_address() -> Iterator[None]:
-    """Ray's test cluster notes its address where ``auto`` looks for it. It is for nobody else."""
+    """Restore the file in which ``auto`` looks for a cluster's address, because Ray's test cluster writes to it."""
     before = access.read_running_address()
-    Path(ray_internals.find_address_file()).parent.mkdir(parents=True, exist_ok=True)  # Ray expects it to be there
+    Path(ray_internals.find_address_file()).parent.mkdir(parents=True, exist_ok=True)  # Ray expects the folder to exist
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ from hocket.testing import machines, mounts
 
 
 def can_have_private_paths() -> bool:
-    """Tell whether ``private_paths`` works here: on Linux, with the right to mount."""
+    """Return whether ``private_paths`` works here: on Linux, with the right to mount."""
     with open_home() as home, tempfile.TemporaryDirectory() as folder:
         try:
             home.submit(mounts.hide, [folder]).result()
@@ -26,40 +26,40 @@ def can_have_private_paths() -> bool:
 
 
 def open_home() -> futures.ThreadPoolExecutor:
-    """Return a thread that starts a node and stays for as long as the node does.
+    """Return a thread that starts a node, and stays as long as the node does.
 
-    Linux ends what a thread has started when that thread ends, if Ray asks it to, and folders can be hidden from a
-    thread and its children alone.
+    If Ray requests it, Linux ends a thread's processes together with the thread. And folders can be hidden from a
+    single thread and its children.
     """
     return futures.ThreadPoolExecutor(1, "hocket-cluster-node")
 
 
 class Node(abc.ABC):
-    """A node of a `Cluster`. Made by it."""
+    """A node of a `Cluster`, which makes it."""
 
     def __init__(self, node_id: str, folder: str) -> None:
         self.node_id = node_id
-        #: Where the node has its logs, sockets and spilled values.
+        #: The folder of the node's logs, sockets and spilled values.
         self.folder = folder
 
     @abc.abstractmethod
     def list_pids(self) -> list[int]:
-        """Return the processes of the node: Ray's own, the workers, and what these have started."""
+        """Return the processes of the node: Ray's own, the workers, and processes that these have started."""
 
     @abc.abstractmethod
     def is_alive(self) -> bool:
-        """Tell whether the node's main process runs."""
+        """Return whether the node's main process runs."""
 
     @abc.abstractmethod
     def kill(self) -> None:
         """End all processes of the node at once, as if the machine had lost its power.
 
-        Ray learns of it by itself, after some two seconds.
+        Ray notices by itself, after some two seconds.
         """
 
     @abc.abstractmethod
     def _end(self) -> None:
-        """Ask the node to end, and wait for it."""
+        """End the node in order, and wait for it."""
 
     def __repr__(self) -> str:
         return f"Node({self.node_id[:8]})"

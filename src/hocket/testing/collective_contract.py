@@ -1,26 +1,26 @@
-"""The judge of collectives: tests that every group of ranks must pass.
+"""The contract of collectives: tests that every group of ranks must pass.
 
-To test one, inherit and say how to run a function in each of its ranks::
+To test a kind of group, inherit and define how to run a function in each of its ranks::
 
     class TestMine(CollectiveContract):
         def run(self, size, function, *args):
             return [...]  # what function(collectives, *args) returned in each rank
 
-What is tested is the shape that strategies see, `hocket.train.strategies.strategy.Collectives`: `rank`, `size`,
-`all_reduce`, `broadcast`, `all_gather_object` and `barrier`. Numbers are compared to the last bit with what numpy makes
-of all ranks' arrays, added up rank by rank; `CollectiveContract.compute_expected` is for groups with another order.
+The suite tests the interface that strategies use, `hocket.train.strategies.strategy.Collectives`: `rank`, `size`,
+`all_reduce`, `broadcast`, `all_gather_object` and `barrier`. Numbers must equal, to the last bit, numpy's result for
+all ranks' arrays, combined rank by rank. `CollectiveContract.compute_expected` is for groups with another order.
 
-Abilities that `CollectiveContract.limits` may name, each with a sentence that says why it is lacking:
+Abilities that `CollectiveContract.limits` may name, each with a sentence that says why it is missing:
 
 ==================== ================================================================================================
 a dtype's name       arrays of this dtype are reduced, such as ``"complex64"``
 ``bits``             BAND, BOR and BXOR
 ``complex_products`` PRODUCT of complex numbers
-``order``            sums have the bits of the reference; without it they are near it, and equal in all ranks
-``checked_input``    what cannot be done is refused before the other ranks see anything of it
-``mismatches``       unequal calls are named
-``departures``       whoever waits for a rank that has left hears of it
-``names``            and of its number
+``order``            sums equal the reference to the bit; without this ability, they are near it, and equal in all ranks
+``checked_input``    bad input is refused before the other ranks notice anything
+``mismatches``       errors about unequal calls name the calls
+``departures``       a rank that waits for a rank which has left gets an error
+``names``            that error names the rank that has left
 ``processes``        ranks are processes that can be killed
 ==================== ================================================================================================
 """
@@ -44,29 +44,29 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 class CollectiveContract(limits.DeclaresLimits):
-    """The promises of every group of ranks."""
+    """The contract of every group of ranks."""
 
     error: ClassVar[type[Exception]] = errors.CollectiveError
-    """What a rank gets that waits in vain."""
+    """The error of a rank that waits in vain."""
     mismatch_error: ClassVar[type[Exception]] = errors.CollectiveMismatchError
-    """What at least one rank gets where they call different operations."""
+    """The error in at least one rank when ranks call different operations."""
 
     def run(self, size: int, function: Callable[..., Any], *args: Any) -> list[object]:
-        """Run a function in each rank of a new group, at the same time. For the implementation to write.
+        """Run a function in each rank of a new group, at the same time. Subclasses must override this.
 
         Args:
-            size: How many ranks the group has.
+            size: The number of ranks in the group.
             function: A function of a module. It is called with the rank's collectives and `args`.
-            args: What can be pickled.
+            args: Values that can be pickled.
 
         Returns:
-            By rank what the function returned, or the exception that it raised, or that tells of the rank's death. A
-            rank whose function has ended leaves the group.
+            By rank, the function's value, or the exception that it raised, or an exception about the rank's death. A
+            rank leaves the group when its function ends.
         """
         raise NotImplementedError(f"{type(self).__name__} needs run(self, size, function, *args).")
 
     def compute_expected(self, values: Sequence[Array], op: ReduceOp) -> Array:
-        """Return what the ranks' arrays become. Default: combined rank by rank, as a group on one machine does."""
+        """Return the expected result of a reduction. Default: combined rank by rank, as in a group on one machine."""
         return combine(values, op)
 
     # --- numbers ------------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class CollectiveContract(limits.DeclaresLimits):
     # --- how ----------------------------------------------------------------------------------------------------------
 
     def _run(self, size: int, function: Callable[..., object], *args: object) -> list[Any]:
-        """Run a function that is to return in all ranks."""
+        """Run a function that must return, not raise, in all ranks."""
         found = self.run(size, function, *args)
         assert len(found) == size
         for rank, one in enumerate(found):
@@ -244,7 +244,7 @@ class CollectiveContract(limits.DeclaresLimits):
     def _check(self, found: Array, expected: Array, what: str) -> None:
         is_product = found.dtype.kind == "c" and what.startswith(ReduceOp.PRODUCT.name)
         if is_product or ("order" in self.limits and found.dtype.kind not in "iub"):
-            # numpy rounds products of complex numbers in one way or another, as the array's length and place have it
+            # numpy's rounding of complex products depends on the array's length and its place in memory
             near = {2: 2e-2, 4: 1e-5, 8: 1e-5}.get(found.dtype.itemsize, 1e-6)
             assert np.allclose(found.astype("complex128"), expected.astype("complex128"), rtol=near, atol=near), what
         else:
@@ -252,8 +252,7 @@ class CollectiveContract(limits.DeclaresLimits):
 
 
 def combine(values: Sequence[Array], op: ReduceOp) -> Array:
-    """Return what some ranks' arrays become if they are combined one after the other, each time rounded to their
-    dtype."""
+    """Return the ranks' arrays combined one after the other, each time rounded to their dtype."""
     total = np.array(values[0])
     for value in values[1:]:
         NUMPY.combine[op](total, value, out=total)

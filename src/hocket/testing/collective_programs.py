@@ -26,19 +26,19 @@ FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
 COMPLEX: Final = ("complex64", "complex128")
 
 LENGTHS: Final = (1, 2, 7, 8_191, 8_192, 8_193, 131_071, 131_072, 131_073, 393_216, 655_377)
-"""How many float64 are added up: below, at and above 64 KiB and 1 MiB, which is what groups exchange at once."""
+"""Lengths of float64 arrays to reduce: below, at and above 64 KiB and 1 MiB, the sizes that groups exchange at once."""
 
 
-# --- what the ranks have ---------------------------------------------------------------------------------------------
+# --- the ranks' data -------------------------------------------------------------------------------------------------
 
 SMALL: Final[tuple[tuple[tuple[int, ...], int], ...]] = (
     *(((0,), 0), ((3, 0), 0), ((), 1), ((1,), 1), ((1, 1), 1), ((2, 3), 6)),
 )
-"""Shapes, and how many numbers they have."""
+"""Shapes, each with its number of elements."""
 
 
 def find_dtype(name: str) -> np.dtype[Any]:
-    """Return numpy's dtype of a name. Skips the calling test if bfloat16 is not installed."""
+    """Return numpy's dtype of a name. Skip the calling test if bfloat16 is not installed."""
     if name != "bfloat16":
         return np.dtype(name)
     pytest.importorskip("ml_dtypes", reason="numpy has bfloat16 from ml_dtypes: pip install ml_dtypes")
@@ -47,7 +47,7 @@ def find_dtype(name: str) -> np.dtype[Any]:
 
 
 def list_ops(dtype: str) -> list[ReduceOp]:
-    """Return what can be done with numbers of a dtype."""
+    """Return the operations for numbers of a dtype."""
     if dtype in WHOLE:
         return [op for op in ReduceOp if op is not ReduceOp.MEAN]
     if dtype in FLOATS:
@@ -58,7 +58,7 @@ def list_ops(dtype: str) -> list[ReduceOp]:
 
 
 def draw(dtype: str, shape: tuple[int, ...], rank: int) -> Array:
-    """Return a rank's numbers of a dtype: ones whose sums are rounded, if it has such."""
+    """Return a rank's random numbers of a dtype. Sums of floats are rounded."""
     rows = np.random.default_rng(100 + rank)
     if dtype in WHOLE or dtype == "bool":
         return rows.integers(0, 2 if dtype == "bool" else 5, shape).astype(dtype)
@@ -69,13 +69,13 @@ def draw(dtype: str, shape: tuple[int, ...], rank: int) -> Array:
 
 
 def draw_wide(length: int, rank: int) -> Array:
-    """Return numbers of very different size, whose sum depends on the order."""
+    """Return numbers of very different size in each rank, so that their sum depends on the order."""
     values: Array = np.random.default_rng(rank).normal(size=length) * 10.0 ** (3 * rank)
     return values
 
 
 def digest_of(array: Array) -> str:
-    """Return a text that is equal for equal bits."""
+    """Return a digest that is equal for equal bits."""
     return hashlib.sha1(array.tobytes(), usedforsecurity=False).hexdigest()
 
 
@@ -84,16 +84,16 @@ def build_object(rank: int) -> dict[str, object]:
     return {"rank": rank, "text": "x" * rank, "bytes": bytes(1_500_000 * (rank == 1)), "list": list(range(rank * 40))}
 
 
-# --- what the ranks do -----------------------------------------------------------------------------------------------
+# --- the ranks' programs ---------------------------------------------------------------------------------------------
 
 
 def tell_numbers(group: Collectives) -> tuple[int, int]:
-    """Return the rank and how many there are."""
+    """Return the rank and the number of ranks."""
     return group.rank, group.size
 
 
 def reduce_each(group: Collectives, dtype: str, ops: Sequence[ReduceOp]) -> list[tuple[ReduceOp, Any, bytes]]:
-    """Reduce arrays of some shapes in each way; return the bits of what they become."""
+    """Reduce arrays of some shapes with each operation; return the bytes of the results."""
     found = []
     for op in ops:
         for shape in ((1,), (5,), (3, 4), (30_000,)):
@@ -115,7 +115,7 @@ def reduce_lengths(group: Collectives, op: ReduceOp) -> list[str]:
 
 
 def reduce_at_any_pace(group: Collectives, turns: int) -> list[str]:
-    """Add up the same numbers several times; each time another rank comes last."""
+    """Add up the same numbers several times, each time with another rank as the last."""
     found = []
     for turn in range(turns):
         np.random.default_rng(0).normal(size=1 + 300_000 * ((turn + group.rank) % group.size))
@@ -129,13 +129,13 @@ ODD_OPS: Final = (ReduceOp.SUM, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.MEAN)
 
 
 def draw_odd_floats(rank: int) -> Array:
-    """Return zeros, infinities and NaNs whose bits differ from rank to rank; the last NaN is rank 0's alone."""
+    """Return zeros, infinities and NaNs with different bits in each rank. Only rank 0 has the last NaN."""
     nans = np.array([0x7FF8000000000001 + rank, 0xFFF8000000000001 + rank], np.uint64).view(np.float64)
     return np.array([*nans, -0.0 if rank else 0.0, np.inf if rank else -np.inf, 1.0 if rank else np.nan])
 
 
 def reduce_odd_floats(group: Collectives) -> list[bytes]:
-    """Reduce odd floats, few and many of them; return the bits of what they become."""
+    """Reduce odd floats, few and many of them; return the bytes of the results."""
     found = []
     for op in ODD_OPS:
         for length in (1, 40_000):
@@ -147,7 +147,7 @@ def reduce_odd_floats(group: Collectives) -> list[bytes]:
 
 
 def reduce_small(group: Collectives) -> list[tuple[tuple[int, ...], list[float]]]:
-    """Add up arrays of nothing and of one number."""
+    """Add up small arrays: empty ones, single numbers, and a few more."""
     found = []
     for shape, _ in SMALL:
         values = np.full(shape, group.rank + 1.0)
@@ -160,7 +160,7 @@ def reduce_small(group: Collectives) -> list[tuple[tuple[int, ...], list[float]]
 
 
 def reduce_part(group: Collectives) -> list[float]:
-    """Add up, then send, the middle of an array."""
+    """Add up the middle of an array, then broadcast the middle of another."""
     whole = np.zeros(6)
     whole[2:4] = group.rank + 1
     group.all_reduce(whole[2:4])
@@ -171,7 +171,7 @@ def reduce_part(group: Collectives) -> list[float]:
 
 
 def reduce_strided(group: Collectives) -> tuple[str, list[float], list[float]]:
-    """Add up every second number; return the error's text, these, and the others."""
+    """Add up every second number of an array; return the error's text, these numbers, and the others."""
     whole = np.zeros(6)
     whole[::2] = group.rank + 1
     text = ""
@@ -184,7 +184,7 @@ def reduce_strided(group: Collectives) -> tuple[str, list[float], list[float]]:
 
 
 def broadcast_each(group: Collectives, dtypes: Sequence[str]) -> list[str]:
-    """Send arrays from each root; return what arrived wrongly."""
+    """Broadcast arrays from each root; return descriptions of those that arrived wrongly."""
     wrong = []
     for dtype in dtypes:
         for root in range(group.size):
@@ -202,7 +202,7 @@ def gather_objects(group: Collectives) -> list[list[object]]:
 
 
 def change_objects(group: Collectives) -> list[list[int]]:
-    """Change what was gathered; return it when all have done so."""
+    """Change gathered objects; return them when all ranks have done so."""
     found = group.all_gather_object([group.rank])
     group.barrier()
     for one in found:
@@ -212,7 +212,7 @@ def change_objects(group: Collectives) -> list[list[int]]:
 
 
 def count_at_barriers(group: Collectives, folder: str, turns: int) -> list[int]:
-    """Leave a file before each barrier; return how many there are behind it."""
+    """Leave a file before each barrier; return the number of files behind each."""
     found = []
     for turn in range(turns):
         Path(folder, f"{turn}-{group.rank}").touch()
@@ -222,7 +222,7 @@ def count_at_barriers(group: Collectives, folder: str, turns: int) -> list[int]:
 
 
 def call_at_any_pace(group: Collectives, turns: int) -> list[int]:
-    """Reduce, broadcast, gather and wait in turn, at a pace of the rank's own."""
+    """Reduce, broadcast, gather and wait by turns, at the rank's own pace."""
     pace = np.random.default_rng(group.rank)
     found = []
     for turn in range(turns):
@@ -243,7 +243,7 @@ def call_at_any_pace(group: Collectives, turns: int) -> list[int]:
 
 
 def call_alone(group: Collectives) -> dict[str, object]:
-    """Call everything."""
+    """Call each collective in a group of one rank."""
     values = np.array([0.5, 1.5])
     for op in ReduceOp:
         if op not in BITWISE:
@@ -276,7 +276,7 @@ MISTAKES: Final[tuple[tuple[str, Callable[[Any], object], str], ...]] = (
 
 
 def call_wrongly(group: Collectives) -> tuple[list[str], float]:
-    """Make each mistake in one rank; return the errors' texts, and a sum that all ranks make behind it."""
+    """Make each mistake in rank 0; return the errors' texts, and a sum that all ranks compute afterwards."""
     texts = []
     for name, mistake, remedy in MISTAKES:
         if group.rank:
@@ -305,12 +305,12 @@ CALLS: Final[dict[str, Callable[[Any], object]]] = {
 
 
 def call_one(group: Collectives, names: Sequence[str]) -> tuple[Exception | None, Exception | None]:
-    """Call what the list has for this rank, and then a barrier; return what they raised."""
+    """Make this rank's call of the list, and then a barrier; return their errors."""
     return catch(CALLS[names[group.rank]], group), catch(CALLS["barrier"], group)
 
 
 def catch(call: Callable[[object], object], group: Collectives) -> Exception | None:
-    """Return what a call raises."""
+    """Return the error of a call; None if it raises none."""
     try:
         call(group)
     except Exception as error:  # noqa: BLE001 (the test looks at it)
@@ -319,13 +319,13 @@ def catch(call: Callable[[object], object], group: Collectives) -> Exception | N
 
 
 def leave_one_alone(group: Collectives, operation: str) -> Exception | None:
-    """Come together once; then rank 0 waits for the others."""
+    """Meet once; then only rank 0 calls the operation, and waits for the others."""
     group.barrier()
     return catch(CALLS[operation], group) if group.rank == 0 else None
 
 
 def raise_in_one(group: Collectives) -> Exception | None:
-    """Come together once; then rank 1 fails."""
+    """Meet once; then rank 1 fails."""
     group.barrier()
     if group.rank == 1:
         raise KeyError("on purpose")
@@ -333,7 +333,7 @@ def raise_in_one(group: Collectives) -> Exception | None:
 
 
 def kill_one(group: Collectives) -> Exception | None:
-    """Come together once; then rank 1 is killed."""
+    """Meet once; then rank 1 is killed."""
     group.barrier()
     if group.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)

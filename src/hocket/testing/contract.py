@@ -1,12 +1,11 @@
-"""The judge of an engine: tests that every engine must pass, through the public API.
+"""The contract of engines: tests that every engine must pass, through the public API.
 
-To test an engine, inherit and say how to open it::
+To test an engine, inherit and name the engine::
 
     class TestMine(EngineContract):
         engine = "mine"
 
-`ProcessEngineContract` adds what only engines with processes of their own can do: parallelism, time-outs, interrupts,
-deaths.
+`ProcessEngineContract` adds tests for engines with processes of their own: parallelism, time-outs, interrupts, deaths.
 """
 
 from __future__ import annotations
@@ -49,16 +48,15 @@ class EngineContract(
     resources.ResourceContract,
     resources.EnvironmentContract,
 ):
-    """The promises of every engine."""
+    """The contract of every engine."""
 
     engine = ""
     cleans_up = True
-    """Whether a closed session leaves nothing in this process and of it; not so where the system below goes on."""
+    """Whether a closed session leaves nothing behind in this process; False if a system below keeps running."""
 
     @pytest.fixture(autouse=True)
     def open_session(self, request: pytest.FixtureRequest) -> Iterator[None]:
-        """Open a session for each test, and check that it leaves nothing; skip what the engine says that it cannot
-        do."""
+        """Open a session for each test, skip it if the engine lacks an ability, and check that nothing is left."""
         before = leftovers.Leftovers.look()
         with session.init(num_cpus=programs.CPUS, resources={"camera": 1}, engine=self.engine):
             limits = session.get_engine().limits
@@ -80,4 +78,4 @@ class ProcessEngineContract(
     direct_calls.DirectCallContract,
     EngineContract,
 ):
-    """The promises of engines with processes of their own, beside those of `EngineContract`."""
+    """The contract of engines with processes of their own, on top of `EngineContract`."""

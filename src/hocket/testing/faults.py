@@ -1,4 +1,4 @@
-"""Fault injection by address."""
+"""Fault injection at named points."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ InjectedFaultError = faults.InjectedFaultError
 
 
 class fail_at:  # noqa: N801 (it reads as a verb: `with fail_at(...)`)
-    """Have a process of the session fail at a named point, and count it.
+    """A context manager that makes a process of the session fail at a named point, and counts that.
 
-    Arm it before the session has started a process: the fault travels in the environment of what is started then.
+    Enter it before the session starts processes, because the fault travels in their environment.
 
     Args:
-        point: Where: one of `fail_at.points`, which says what holds at each.
+        point: The point, one of `fail_at.points`, which describes the state at each.
         action: ``"kill"`` (SIGKILL), ``"exit"`` (at once, with status 3), ``"raise"`` (an `InjectedFaultError`) or
-            ``"stop"`` (SIGSTOP); at points where bytes pass also ``"flip"`` (one bit of them changes) or ``"cut"`` (the
-            last of them is lost).
+            ``"stop"`` (SIGSTOP). At points where bytes pass, also ``"flip"`` (one bit of them changes) or ``"cut"``
+            (the last byte is lost).
         hit: The first pass of the point that fires, counted from 1 over all processes.
-        times: How many passes from there on fire.
+        times: The number of passes from there on that fire.
 
     Raises:
         ValueError: The point or the action does not exist, or a number is below 1.
@@ -81,6 +81,6 @@ class fail_at:  # noqa: N801 (it reads as a verb: `with fail_at(...)`)
 
     @property
     def fired(self) -> int:
-        """How often the fault struck."""
+        """How often the fault fired."""
         _, _, hit, times = self._given
         return max(0, min(times, self.hits - hit + 1))

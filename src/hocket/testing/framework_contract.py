@@ -1,6 +1,6 @@
-"""The judge of a framework: tests that every `hocket.train.frameworks.contract.Framework` must pass.
+"""The contract of frameworks: tests that every `hocket.train.frameworks.contract.Framework` must pass.
 
-Say how a user of the framework trains a small model, and inherit::
+Define how a user of the framework trains a small model, and inherit::
 
     class Torch(framework_programs.Specimen):
         framework = "hocket.train.frameworks.torch.framework"
@@ -12,8 +12,8 @@ Say how a user of the framework trains a small model, and inherit::
     class TestTorch(FrameworkContract):
         specimen = Torch()
 
-What the framework's ``limits`` declare is left out, with their sentence. All runs in ranks, one or two, on the local
-engine. Not tested here are an adapter's own functions, and what happens when ranks die.
+Tests of missing abilities, by the framework's ``limits``, are skipped with the sentence there. All code runs in one or
+two ranks, on the local engine. The suite does not test an adapter's own functions, or deaths of ranks.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from hocket.train.strategies import hosting
 
 
 class FrameworkContract(limits.DeclaresLimits):
-    """The promises of every framework."""
+    """The contract of every framework."""
 
     specimen: ClassVar[programs.Specimen]
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
     def open_session(cls) -> Iterator[None]:
-        """One session for all: what the ranks need is then loaded once."""
+        """Open one session for all tests, so that modules for the ranks are loaded once."""
         before = leftovers.Leftovers.look()
         with session.init(num_cpus=2, engine="local"):
             session.get_engine().tasks.expect_work([programs.__name__, type(cls.specimen).__module__])
@@ -52,11 +52,11 @@ class FrameworkContract(limits.DeclaresLimits):
 
     @pytest.fixture(autouse=True)
     def take_folder(self, tmp_path: Path) -> None:
-        """Keep where runs are stored."""
+        """Set the folder of the runs."""
         self._folder = tmp_path
 
     def require(self, ability: str) -> None:
-        """Leave a test out if the framework declares that it lacks an ability."""
+        """Skip the calling test if the framework lacks an ability."""
         declared = self.specimen.find_limits()
         if ability in declared:
             pytest.skip(declared[ability])
@@ -68,7 +68,7 @@ class FrameworkContract(limits.DeclaresLimits):
         strategy: strategies.Strategy | None = None,
         num_workers: int = 1,
     ) -> Any:
-        """Call a function with the specimen in ranks; return what it returns in rank 0."""
+        """Call a function with the specimen in ranks, and return its value in rank 0."""
         function = hosting.add_strategy(
             functools.partial(work, self.specimen, *args), strategy, self.specimen.get_framework().use_strategy
         )

@@ -1,5 +1,4 @@
-"""Programs of the ranks in the contract of frameworks: a small model, strategies that note what they see, and
-checks."""
+"""Programs of the ranks in the contract of frameworks: a small model, strategies that record calls, and checks."""
 
 from __future__ import annotations
 
@@ -21,21 +20,21 @@ from hocket.train.run import backend
 FEATURES, OUTPUTS, ROWS = 4, 3, 8
 
 LR = 0.25
-"""The learning rate that `Specimen.train` steps with. A power of two, so that a factor of two changes no other bit."""
+"""The learning rate of `Specimen.train`. A power of two, so that a factor of two changes no other bits."""
 
 DTYPES = ("float32", "float64", "float16", "int32", "int64", "uint8", "bool")
-"""What an array of a framework may have, unless its limits name it."""
+"""The dtypes of a framework's arrays, except those that its limits name."""
 
 
 class Specimen(abc.ABC):
     """A small model of a framework: a linear layer from `FEATURES` to `OUTPUTS` numbers, with a bias.
 
-    All methods but `find_limits` and `build_config` run in ranks. It travels to them, so it keeps nothing that cannot
-    be pickled.
+    All methods but `find_limits` and `build_config` run in ranks. A specimen travels to the ranks, so it must be
+    possible to pickle it.
     """
 
     framework: ClassVar[str]
-    """The module that has ``FRAMEWORK``."""
+    """The name of the module that has ``FRAMEWORK``."""
 
     def get_framework(self) -> contract.Framework[Any]:
         """Return the framework."""
@@ -43,33 +42,33 @@ class Specimen(abc.ABC):
         return found
 
     def find_limits(self) -> Mapping[str, str]:
-        """Return what the ranks' framework cannot do. Called in the driver. Default: what the framework says there."""
+        """Return the limits of the ranks' framework. Called in the driver. Default: the framework's limits there."""
         return self.get_framework().limits
 
     def build_config(self) -> backend.BackendConfig:
-        """Return how the driver joins the ranks. Default: the framework's."""
+        """Return the configuration that joins the ranks. Default: the framework's."""
         return self.get_framework().build_config()
 
     @abc.abstractmethod
     def build_model(self, key: object) -> Any:
-        """Return a model whose kernel is drawn at random.
+        """Return a model with a random kernel.
 
         Args:
-            key: What `Framework.seed` returned.
+            key: The return value of the framework's ``enable_reproducibility``.
         """
 
     @abc.abstractmethod
     def train(
         self, model: object, rows: strategies.Array, labels: strategies.Array, steps: int, *, on_servers: bool
     ) -> Any:
-        """Train as a user does, with what the adapter has for it: stochastic gradient descent with `LR`.
+        """Train as a user does, with the adapter's functions: stochastic gradient descent with `LR`.
 
         Args:
-            model: What `build_model` returned, or that with other weights.
-            rows: The rank's, float32[n, FEATURES]; each step is with all of them.
-            labels: Theirs, float32[n, OUTPUTS]; the loss is the mean squared error.
-            steps: How many.
-            on_servers: Whether servers take the steps, if the optimizer must know it.
+            model: A model of `build_model`, perhaps with other weights.
+            rows: The rank's rows, float32[n, FEATURES]. Each step uses all of them.
+            labels: The rows' labels, float32[n, OUTPUTS]. The loss is the mean squared error.
+            steps: The number of steps.
+            on_servers: Whether servers take the steps, for optimizers that must know.
 
         Returns:
             The model, made equal in all ranks (`synchronize`).
@@ -77,10 +76,10 @@ class Specimen(abc.ABC):
 
     @abc.abstractmethod
     def list_optimizers(self, model: object) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        """Return an optimizer that servers can apply, and one that they cannot, each with a parameter that it steps."""
+        """Return an optimizer that servers can apply, and another that they cannot, each with one of its parameters."""
 
     def compile(self, function: Callable[..., object]) -> Callable[..., Any]:
-        """Return a function of arrays, compiled as the framework compiles steps. Default: as it is."""
+        """Return a function of arrays, compiled as the framework compiles steps. Default: the function itself."""
         return function
 
 
@@ -91,12 +90,12 @@ def make_rows(seed: int = 0) -> tuple[strategies.Array, strategies.Array]:
     return rows, (rows @ generator.normal(size=(FEATURES, OUTPUTS))).astype("float32")
 
 
-# --- strategies that note, and that change something ------------------------------------------------------------------
+# --- strategies that record calls, or change something ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Probe(strategies.Strategy):
-    """Changes nothing, and notes its calls in a file."""
+    """A strategy that changes nothing, and records its calls in a file."""
 
     path: str
 
@@ -105,7 +104,7 @@ class Probe(strategies.Strategy):
         return _ProbeRuntime(self)
 
     def note(self, what: str) -> None:
-        """Add a word."""
+        """Add a word to the file."""
         with Path(self.path).open("a") as file:
             file.write(f"{what}\n")
 
@@ -134,7 +133,7 @@ class _ProbeRuntime(strategies.StrategyRuntime):
 
 @dataclass(frozen=True)
 class Doubling(strategies.Strategy):
-    """Doubles gradients."""
+    """A strategy that doubles gradients."""
 
     def open(self, ranks: strategies.Ranks) -> strategies.StrategyRuntime:
         return _DoublingRuntime()
@@ -147,7 +146,7 @@ class _DoublingRuntime(strategies.StrategyRuntime):
 
 @dataclass(frozen=True)
 class Setting(strategies.Strategy):
-    """Sets all parameters to a number after each step."""
+    """A strategy that sets all parameters to a number after each step."""
 
     value: float
 
@@ -167,7 +166,7 @@ class _SettingRuntime(strategies.StrategyRuntime):
 
 @dataclass(frozen=True)
 class Stepping(strategies.Strategy):
-    """Takes each step itself: to a number."""
+    """A strategy that takes each step itself: it sets the parameters to a number."""
 
     value: float
 
@@ -188,7 +187,7 @@ class _SteppingRuntime(strategies.StrategyRuntime):
 
 @dataclass(frozen=True)
 class Odd(strategies.Strategy):
-    """Returns what nobody can drive."""
+    """A strategy with an `open` that returns an object which no framework can drive."""
 
     def open(self, ranks: strategies.Ranks) -> Any:
         return object()
@@ -328,7 +327,7 @@ def learn_and_fail(specimen: Specimen) -> None:
 
 
 def learn_part(specimen: Specimen, steps: int) -> list[list[strategies.Array]]:
-    """Train with every second row, each rank from a model of its own; return all ranks' weights."""
+    """Train with a part of the rows, each rank from a model of its own; return all ranks' weights."""
     joined = specimen.get_framework().get_collectives("a_test")
     framework, model = _build(specimen, joined.rank)
     rows, labels = make_rows()

@@ -1,4 +1,4 @@
-"""Leftovers of a session, which it must not have: processes, descriptors, threads, shared memory, files."""
+"""Forbidden leftovers of a session: processes, descriptors, threads, shared memory, files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import psutil
 
 SETTLE_SECONDS = 2.0
-"""How long leftovers may take to go. The promise for a killed driver; a clean shutdown leaves none at once."""
+"""Seconds that leftovers may take to vanish: the promise for a killed driver. A clean shutdown leaves none at once."""
 
 
 @dataclass(frozen=True)
 class Leftovers:
-    """A picture of this process, to be compared with a later one.
+    """A snapshot of this process's resources, for comparison with a later one.
 
     Example:
         >>> from hocket.testing import Leftovers
@@ -34,11 +34,11 @@ class Leftovers:
     threads: frozenset[str]
     shared_memory: frozenset[str]
     files: frozenset[str] = frozenset()
-    """Spill files that have a name, among the system's temporary files."""
+    """Spill files with names, among the system's temporary files."""
 
     @classmethod
     def look(cls) -> Leftovers:
-        """Take the picture."""
+        """Take a snapshot."""
         descriptors = set()
         for name in os.listdir("/proc/self/fd"):
             try:
@@ -59,7 +59,7 @@ class Leftovers:
         )
 
     def list_new(self) -> list[str]:
-        """Return what is there now and was not in this picture; waits a moment for it to go."""
+        """Return the resources that were not in this snapshot, after waiting a moment for them to vanish."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
             new = self._compare(Leftovers.look())
@@ -79,20 +79,21 @@ class Leftovers:
 
 
 def _is_of_ray(name: str) -> bool:
-    """Tell whether a socket is one of Ray's: where Ray is loaded, its threads connect to its processes when they like,
-    and by IPv6. A session of ours has sockets without a network."""
+    """Return whether a socket is one of Ray's, by IPv6. Hocket's own sessions use no network sockets.
+
+    If Ray is loaded, its threads connect to its processes at any time."""
     fd, _, target = name.partition(" -> ")
     if "ray._raylet" not in sys.modules or not target.startswith("socket:"):
         return False
     try:
         with socket.socket(fileno=os.dup(int(fd))) as found:
             return found.family == socket.AF_INET6 and found.type == socket.SOCK_STREAM
-    except OSError:  # it is gone meanwhile
+    except OSError:  # the socket is gone meanwhile
         return True
 
 
 def _describe_socket(name: str) -> str:
-    """Return of which kind a socket is, and who is at its other end, as far as this process can know."""
+    """Return a socket's kind and the process at its other end, as far as they are known."""
     fd, _, target = name.partition(" -> ")
     if not target.startswith("socket:"):
         return ""
@@ -103,10 +104,10 @@ def _describe_socket(name: str) -> str:
                 pid, _, _ = struct.unpack("3i", found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
                 peer = f", made by pid {pid}"
             return f" ({found.family.name} {found.type.name}, at {found.getsockname()!r}{peer})"
-    except OSError:  # it is gone meanwhile
+    except OSError:  # the socket is gone meanwhile
         return ""
 
 
 def _is_spill_file(target: str) -> bool:
-    """Tell whether a descriptor is of a file without a name, which takes space on the disk all the same."""
+    """Return whether a descriptor's target is a spill file without a name, which still takes space on the disk."""
     return re.search(r"/(#\d+|hocket-spill-\w+) \(deleted\)$", target) is not None

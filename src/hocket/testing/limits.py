@@ -1,4 +1,4 @@
-"""Limits that an implementation declares, so that a suite leaves out the tests of them."""
+"""Limits that an implementation declares, so that a suite skips the tests of them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import pytest
 
 
 class DeclaresLimits:
-    """Base of the suites whose implementations say in `limits` what they cannot do.
+    """The base of suites for implementations that declare the abilities which they lack.
 
-    A test marked ``needs("ability")`` is skipped where `limits` names the ability. Whoever runs pytest with
-    ``--strict-markers`` registers the marker: ``needs(abilities)``.
+    A test with the marker ``needs("ability")`` is skipped if `limits` names the ability. With pytest's
+    ``--strict-markers``, register the marker: ``needs(abilities)``.
     """
 
     limits: ClassVar[Mapping[str, str]] = {}
-    """What cannot be done, by the name of the ability, with a sentence that says why."""
+    """The missing abilities, by name, each with a sentence that says why."""
 
     @pytest.fixture(autouse=True)
     def leave_out_what_cannot_be_done(self, request: pytest.FixtureRequest) -> None:
-        """Skip a test of what the implementation says that it cannot do."""
+        """Skip a test that needs an ability which the implementation lacks."""
         for marker in request.node.iter_markers("needs"):
             for ability in marker.args:
                 self.require(ability)
 
     def require(self, ability: str) -> None:
-        """Skip the calling test if the implementation says that it cannot do something."""
+        """Skip the calling test if the implementation lacks an ability."""
         if ability in self.limits:
             pytest.skip(self.limits[ability])

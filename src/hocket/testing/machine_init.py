@@ -1,9 +1,6 @@
-"""Starts process 1 of a machine, and waits for it.
+"""A script that starts a command as process 1 of a machine, and waits for it. `hocket.testing.machines` runs it.
 
-A script, which is given a command; started by `hocket.testing.machines`.
-
-The command sees its own processes only, in ``/proc`` too, and none of the others' System V memory. It dies with this
-process.
+The command sees only its own processes, also in ``/proc``, and no System V memory of others. It dies with this process.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ import signal
 import sys
 
 VARIABLE = "HOCKET_MACHINE"
-"""The environment variable that tells a process that it is on a machine, and on which."""
+"""The environment variable that has the name of a process's machine."""
 
 _NEW_MOUNTS, _NEW_PIDS, _NEW_IPC = 0x20000, 0x20000000, 0x08000000
 _RECURSIVE_AND_PRIVATE = 0x4000 | 0x40000
@@ -23,7 +20,7 @@ _DEATH_SIGNAL = 1
 
 
 def main() -> None:
-    """Do it."""
+    """Start the command, wait for it, and exit with its status."""
     libc = ctypes.CDLL(None, use_errno=True)
     _check(libc.unshare(_NEW_MOUNTS | _NEW_PIDS | _NEW_IPC))
     _check(libc.mount(b"none", b"/", None, _RECURSIVE_AND_PRIVATE, None))

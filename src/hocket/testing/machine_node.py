@@ -1,9 +1,7 @@
 """Process 1 of a machine: it runs a node of a Ray cluster, until its standard input ends or the node dies.
 
-Started by `hocket.testing.cluster`.
-
-It reads a line of JSON: ``hide``, the folders in whose place the machine has an empty one, and ``params``, fields of
-Ray's ``RayParams``. It writes the node's id.
+`hocket.testing.cluster` starts it. It reads a line of JSON: ``hide``, folders to replace by private empty ones, and
+``params``, fields of Ray's ``RayParams``. It writes the node's id.
 """
 
 from __future__ import annotations
@@ -25,10 +23,10 @@ PROGRAM = (
     f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); from hocket.testing import "
     "machine_node; machine_node.main()"
 )
-"""What starts it: a machine finds this package where it is here."""
+"""The command of process 1. A machine finds this package at the same path as this process."""
 
 LOOK_SECONDS = 0.05
-"""How often it is looked whether the node lives."""
+"""Seconds between checks whether the node lives."""
 
 
 def main() -> None:
@@ -39,10 +37,10 @@ def main() -> None:
     os.makedirs(params["temp_dir"], exist_ok=True)
     os.chdir(params["temp_dir"])
     answer = os.dup(1)
-    os.dup2(2, 1)  # people read Ray's lines, and no program does
+    os.dup2(2, 1)  # Ray's output is for people, and must not reach the program that reads the id
     started, raylet = ray_internals.start_node(params)
     os.write(answer, f"{started.node_id}\n".encode())
     while not select.select([sys.stdin], [], [], LOOK_SECONDS)[0]:
         if raylet.poll() is not None:
-            os._exit(1)  # and the machine with it
+            os._exit(1)  # this ends the machine
     started.kill_all_processes(check_alive=False, allow_graceful=True, wait=True)

@@ -1,11 +1,10 @@
-"""Machines made of namespaces: on Linux, processes that see a network, a process table and a shared memory of their
-own.
+"""Machines made of namespaces: Linux processes with a network, a process table and a shared memory of their own.
 
-They stand for the other machines of a cluster in tests. What two of them share is this machine's files, its clock, and
-a bridge between their networks. A machine can lose its power: its cable is cut first, so that no peer learns that a
-connection has ended.
+In tests they stand for other machines of a cluster. Two machines share only this machine's files, its clock, and a
+bridge between their networks. A machine can lose its power: its cable is cut first, so no peer learns that a connection
+has ended.
 
-Needs root, and Debian's ``iproute2``; `can_have_machines` tells.
+Needs root, and Debian's ``iproute2``; see `can_have_machines`.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ import psutil
 from hocket.testing import machine_init
 
 _TRIES: Final = 20
-"""How many networks are tried: others may have some of them."""
+"""The number of networks to try, because some may be taken."""
 
 _MOST_MACHINES: Final = 250
 
 
 @functools.cache
 def can_have_machines() -> bool:
-    """Tell whether machines can be made here."""
+    """Return whether machines can be made here."""
     if shutil.which("ip") is None:
         return False
     try:
@@ -51,15 +50,15 @@ def can_have_machines() -> bool:
 
 
 def cut_own_cable() -> None:
-    """Cut the cable of the machine that this process is on, if it is on one."""
+    """Cut the cable of this process's machine, if it is on a machine made of namespaces."""
     if os.environ.get(machine_init.VARIABLE):
         _ip("link", "set", "eth0", "down")
 
 
 class Network:
-    """A bridge that machines are connected to, and this machine too.
+    """A bridge that connects machines, including this one.
 
-    A context manager; its machines must have ended before.
+    A context manager. Its machines must end before it does.
     """
 
     def __init__(self) -> None:
@@ -87,14 +86,14 @@ class Network:
         _ip("link", "del", self._name)
 
     def start_machine(self, command: Sequence[str], environment: Mapping[str, str]) -> Machine:
-        """Start a machine; all goes through the bridge that it sends to others.
+        """Start a machine, with the bridge as its only way to others.
 
         Args:
-            command: What runs there, and is process 1: when it ends all others are killed.
-            environment: Its environment variables.
+            command: The command of process 1 on the machine. When it ends, all other processes are killed.
+            environment: The command's environment variables.
 
         Raises:
-            OSError: It could not be made; the text says what failed.
+            OSError: The machine could not be made. The text says what failed.
         """
         if self._count > _MOST_MACHINES:
             raise OSError(f"a network has room for {_MOST_MACHINES} machines, and they are used up")
@@ -117,7 +116,7 @@ class Network:
                 stdout=subprocess.PIPE,
                 env={**environment, machine_init.VARIABLE: space},
                 cwd="/",
-                start_new_session=True,  # Ctrl-C is for the driver
+                start_new_session=True,  # so that Ctrl-C ends only the driver
             )
             return Machine(f"{self._prefix}.{number}", process, cable, stack.pop_all())
 
@@ -126,7 +125,7 @@ class Machine:
     """A machine. Made by `Network.start_machine`; `end` must be called."""
 
     def __init__(self, address: str, process: subprocess.Popen[bytes], cable: str, rest: contextlib.ExitStack) -> None:
-        #: Its IP address.
+        #: The machine's IP address.
         self.address = address
         self._process = process
         self._cable = cable
@@ -134,41 +133,41 @@ class Machine:
 
     @property
     def stdin(self) -> IO[bytes]:
-        """The standard input of its process 1."""
+        """The standard input of the machine's process 1."""
         assert self._process.stdin is not None, "it was asked for"
         return self._process.stdin
 
     @property
     def stdout(self) -> IO[bytes]:
-        """The standard output of its process 1."""
+        """The standard output of the machine's process 1."""
         assert self._process.stdout is not None, "it was asked for"
         return self._process.stdout
 
     def list_pids(self) -> list[int]:
-        """Return its processes, by the numbers that they have here."""
+        """Return the machine's processes, with their ids outside of the machine."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return [child.pid for child in psutil.Process(self._process.pid).children(recursive=True)]
         return []
 
     def is_on(self) -> bool:
-        """Tell whether its process 1 runs."""
+        """Return whether the machine's process 1 runs."""
         return self._process.poll() is None
 
     def cut(self) -> None:
-        """Cut its cable: nothing reaches it any more, and nothing comes from it."""
+        """Cut the machine's cable, in both directions."""
         _ip("link", "set", self._cable, "down")
 
     def kill(self) -> None:
-        """Have it lose its power: the cable is dead, and all its processes are gone."""
+        """Cut the machine's power: the cable is dead, and all processes are gone."""
         if self.is_on():
             self.cut()
-            for pid in self.list_pids()[:1]:  # the kernel kills all with process 1
+            for pid in self.list_pids()[:1]:  # with process 1 the kernel kills all
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self._process.wait()
 
     def end(self, patience_s: float = 20.0) -> None:
-        """Ask its process 1 to end, by the end of its standard input, and take the machine away."""
+        """End process 1 by closing its standard input, and remove the machine."""
         self.stdin.close()
         try:
             self._process.wait(patience_s)

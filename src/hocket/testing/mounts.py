@@ -1,4 +1,4 @@
-"""Folders that a thread, or a machine, sees and nobody else."""
+"""Folders that only one thread, or one machine made of namespaces, sees."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _NEW_MOUNTS, _RECURSIVE_AND_PRIVATE = 0x20000, 0x4000 | 0x40000
 
 
 def hide(paths: Sequence[str]) -> None:
-    """Give this thread, and what it starts from now on, an empty folder of its own in the place of each of these.
+    """Replace folders by private empty ones for this thread, and for the processes that it starts from now on.
 
     Raises:
-        OSError: It may not mount.
+        OSError: This thread may not mount.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "unshare"):

@@ -1,20 +1,20 @@
-"""The judge of strategies: tests that every `hocket.train.strategies.Strategy` on host arrays must pass.
+"""The contract of strategies: tests that every `hocket.train.strategies.Strategy` on host arrays must pass.
 
-To test one, inherit and name it::
+To test a strategy, inherit and name it::
 
     class TestMine(StrategyContract):
         strategy = ElasticAveraging(every=2)
 
-The suite trains linear models of numpy arrays with it, on one, two and three ranks, as a framework's driver does. The
+The suite trains linear models of numpy arrays with the strategy, on one, two and three ranks, as a framework would. The
 ranks take turns in one process; with ``engine = "local"`` they are processes.
 
-Abilities that `StrategyContract.limits` may name, each with a sentence that says why it is lacking:
+Abilities that `StrategyContract.limits` may name, each with a sentence that says why it is missing:
 
 =================== =================================================================================================
 ``repeats``         two runs give the same bits
-``second_model``    several models train beside each other; without it the second is refused
-``whole_gradients`` each average is that of the whole gradients; without it a part of them may come with later steps, as
-                    where only the largest travel and the rest is kept for the next step
+``second_model``    several models train beside each other; without this ability, the second model is refused
+``whole_gradients`` each average has the whole gradients; without this ability, a part of them may come in later steps,
+                    such as when only the largest travel and the rest is kept for the next step
 =================== =================================================================================================
 """
 
@@ -37,14 +37,14 @@ from hocket.train.world import WorldConfig
 
 
 class StrategyContract(limits.DeclaresLimits):
-    """The promises of every strategy on host arrays."""
+    """The contract of every strategy on host arrays."""
 
     strategy: ClassVar[strategies.Strategy]
-    """Which. For the implementation to name."""
+    """The strategy to test. Subclasses must set it."""
     engine: ClassVar[str] = "inprocess"
-    """Where the ranks run."""
+    """The engine that runs the ranks."""
     is_exact_with_one_rank: ClassVar[bool] = False
-    """Whether one rank gets what plain stochastic gradient descent gets, to the bit."""
+    """Whether one rank gets exactly the result of plain stochastic gradient descent, to the bit."""
 
     @pytest.fixture(autouse=True)
     def open_session(self, tmp_path: Path) -> Iterator[None]:
@@ -186,7 +186,7 @@ class StrategyContract(limits.DeclaresLimits):
     # --- how ----------------------------------------------------------------------------------------------------------
 
     def run(self, size: int, function: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -> list[Any]:
-        """Run a program of `hocket.testing.strategy_programs` in so many ranks; return what each returned."""
+        """Run a program of `hocket.testing.strategy_programs` in `size` ranks, and return its values by rank."""
         trainer = data_parallel_trainer.DataParallelTrainer(
             hosting.add_strategy(
                 strategy_programs.GatherResults(function), self.strategy, strategy_programs.use_strategy

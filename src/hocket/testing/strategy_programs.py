@@ -1,4 +1,4 @@
-"""Programs of the ranks in `hocket.testing.strategy_contract`: a framework of linear models, as small as can be."""
+"""Programs of the ranks in `hocket.testing.strategy_contract`: a minimal framework of linear models."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from hocket.train.strategies import Array, HostModel, Ranks, Strategy, StrategyR
 
 FEATURES: Final = 4
 COUNT: Final = FEATURES + 1
-"""How many numbers a model has."""
+"""The number of a model's parameters."""
 
 STEPS: Final = 7
 BATCH: Final = 8
 RATE: Final = 0.05
 
 FILLED: Final = [0.5, -0.25, 4.0, 1.0, -2.0]
-"""Gradients of one rank, where the other has no rows. bfloat16 can hold them."""
+"""Gradients of one rank, while the other rank has no rows. bfloat16 can hold them exactly."""
 
 _here = threading.local()
 
 
 @contextlib.contextmanager
 def use_strategy(strategy: Strategy) -> Iterator[None]:
-    """Open a strategy in the calling rank for the duration of a block."""
+    """Open a strategy in the calling rank during the block."""
     joined = world.get_world("testing")
     later: Any = _NotYet(joined)
     opened = strategy.open(Ranks(joined.rank, joined.size, later if joined.size > 1 else None))
@@ -47,7 +47,7 @@ def use_strategy(strategy: Strategy) -> Iterator[None]:
 
 @final
 class _NotYet:
-    """The ranks' collectives, which a strategy may keep before it may use them.
+    """The ranks' collectives, with a check that `Strategy.open` keeps them but does not use them.
 
     Args:
         joined: The collectives.
@@ -64,10 +64,10 @@ class _NotYet:
 
 @final
 class GatherResults:
-    """A program that returns what all ranks return.
+    """A program that returns the values of all ranks.
 
     Args:
-        function: What it is in one rank.
+        function: The program of one rank.
     """
 
     def __init__(self, function: Callable[[dict[str, object]], object]) -> None:
@@ -75,14 +75,14 @@ class GatherResults:
         functools.update_wrapper(self, function)
 
     def __call__(self, config: dict[str, object]) -> list[object]:
-        """Run it."""
+        """Run the program, and return its values by rank."""
         found = self._function(config)
         return world.get_world("testing").all_gather_object(found)
 
 
 @final
 class Model(HostModel):
-    """Parameters, and plain stochastic gradient descent.
+    """A model's parameters, for plain stochastic gradient descent.
 
     Args:
         arrays: The parameters.
@@ -108,25 +108,25 @@ class Model(HostModel):
             mine[...] = given
 
     def list_rules(self) -> list[tuple[str, ps.Optimizer]]:
-        """Return each parameter's name, and what a server does."""
+        """Return each parameter's name, and a server's optimizer for it."""
         return [(f"parameter{number}", ps.SGD(lr=1.0)) for number in range(len(self.arrays))]
 
     @property
     def steps_taken(self) -> int:
-        """How many steps were taken."""
+        """The number of steps that were taken."""
         return self.count
 
     def show(self) -> bytes:
-        """Return the parameters' bits."""
+        """Return the parameters' bytes."""
         return b"".join(array.tobytes() for array in self.arrays)
 
 
 @final
 class Training:
-    """A model and its strategy in the calling rank, as a framework drives them.
+    """A model and its strategy in the calling rank, driven as by a framework.
 
     Args:
-        model: What to train, from rank 0's parameters.
+        model: The model to train, from rank 0's parameters.
     """
 
     def __init__(self, model: Model) -> None:
@@ -143,9 +143,9 @@ class Training:
         """Take a step.
 
         Args:
-            gradients: Of all parameters.
-            rows: Of how many rows they are the mean.
-            numbers: Which parameters have some. Default: all.
+            gradients: The gradients of all parameters.
+            rows: The number of rows that the gradients are the mean of.
+            numbers: The indices of parameters that have gradients. Default: all.
         """
         numbers = range(len(gradients)) if numbers is None else numbers
         mine = [self.model.arrays[number] for number in numbers]
@@ -159,19 +159,19 @@ class Training:
         assert flat.dtype == dtype
         for array, part in zip(mine, strategies.unflatten(flat[:-1], [one.shape for one in mine]), strict=True):
             array[...] = part if self.runtime.takes_steps else array - array.dtype.type(RATE) * part
-        flat.fill(np.nan)  # it is the framework's, which may use it for the next step: a strategy must not keep it
+        flat.fill(np.nan)  # a framework may use this memory for the next step, so a strategy must not keep it
         self.model.count += 1
         self.runtime.after_steps(self.model, 1)
 
 
 def build_model(dtype: str = "float32", seed: int = 0) -> Model:
-    """Return a linear model that has learned nothing."""
+    """Return an untrained linear model."""
     return Model([np.full((FEATURES, 1), 0.1 * seed, dtype), np.zeros(1, dtype)])
 
 
 @functools.cache
 def make_rows(step: int, rank: int) -> tuple[Array, Array]:
-    """Return a rank's rows of a step, and their labels."""
+    """Return a rank's rows in a step, and their labels."""
     rows = np.random.default_rng(1000 * step + rank).normal(size=(BATCH, FEATURES))
     return rows, rows @ np.arange(1.0, FEATURES + 1)[:, None] + 0.5
 
@@ -185,15 +185,14 @@ def compute_gradients(model: Model, step: int, rank: int) -> list[Array]:
 
 
 def compute_loss(shown: bytes | None) -> float:
-    """Return the loss of a model's bits, on rows that no rank has seen; of None, that of one that has learned
-    nothing."""
+    """Return the loss of a model, given by its bytes, on rows that no rank has seen. None: an untrained model."""
     flat = np.frombuffer(shown, np.float32) if shown is not None else strategies.flatten(build_model().arrays)
     rows, labels = make_rows(STEPS + 1, 0)
     return float(np.square(rows @ flat[:FEATURES, None] + flat[FEATURES] - labels).mean())
 
 
 def train_plainly() -> bytes:
-    """Return what one rank gets without a strategy."""
+    """Return the bytes of a model that one rank trains without a strategy."""
     model = build_model()
     for step in range(STEPS):
         for array, part in zip(model.arrays, compute_gradients(model, step, 0), strict=True):
@@ -205,7 +204,7 @@ def train_plainly() -> bytes:
 
 
 def train_model(config: dict[str, Any]) -> bytes:
-    """Train a model; return its bits."""
+    """Train a model, and return its bytes."""
     rank = world.get_world("testing").rank
     model = build_model(config.get("dtype", "float32"), config.get("seed", 0))
     model.write_flat(model.read_flat() + config.get("spread", 0.0) * rank)
@@ -219,7 +218,7 @@ def train_model(config: dict[str, Any]) -> bytes:
 
 
 def synchronize_again(config: dict[str, object]) -> tuple[bytes, bytes]:
-    """Synchronize twice; return the bits of each time."""
+    """Synchronize twice, and return the model's bytes after each time."""
     rank = world.get_world("testing").rank
     mine = Training(build_model())
     for step in range(STEPS):
@@ -240,7 +239,7 @@ def train_nothing(config: dict[str, object]) -> bytes:
 
 
 def train_two(config: dict[str, object]) -> tuple[bytes, bytes]:
-    """Train two models by turns; return the bits of both."""
+    """Train two models by turns, and return the bytes of both."""
     rank = world.get_world("testing").rank
     both = [Training(build_model()), Training(build_model(seed=1))]
     for step in range(STEPS):
@@ -252,7 +251,7 @@ def train_two(config: dict[str, object]) -> tuple[bytes, bytes]:
 
 
 def average_with_a_filler(config: dict[str, object]) -> list[float] | None:
-    """Average gradients of which rank 1 has none that count."""
+    """Average gradients of which only rank 0's count."""
     mine = Training(build_model())
     if mine.runtime.takes_steps or not mine.runtime.averages_gradients:
         return None
@@ -263,7 +262,7 @@ def average_with_a_filler(config: dict[str, object]) -> list[float] | None:
 
 
 def average_unequal_rows(config: dict[str, object]) -> list[float] | None:
-    """Average gradients, of which those of rank 1 are the mean of three times as many rows."""
+    """Average gradients. Rank 1's are the mean of three times as many rows as rank 0's."""
     mine = Training(build_model())
     if mine.runtime.takes_steps or not mine.runtime.averages_gradients:
         return None
@@ -274,7 +273,7 @@ def average_unequal_rows(config: dict[str, object]) -> list[float] | None:
 
 
 def step_with_a_filler(config: dict[str, object]) -> tuple[bytes, bytes] | None:
-    """Take steps that count, then one of which no rank's gradients count; return the parameters before and after."""
+    """Take steps that count, then a step in which no gradients count; return the parameters before and after it."""
     mine = Training(build_model())
     if not mine.runtime.takes_steps:
         return None
@@ -289,7 +288,7 @@ def step_with_a_filler(config: dict[str, object]) -> tuple[bytes, bytes] | None:
 
 
 def choose_some(config: dict[str, object]) -> list[list[bytes]] | None:
-    """Step the second parameter alone, then both; return the bits of each before and after."""
+    """Step the second parameter alone, then both; return the bytes of each parameter before and after."""
     mine = Training(build_model())
     if not mine.runtime.takes_steps:
         return None
@@ -302,7 +301,7 @@ def choose_some(config: dict[str, object]) -> list[list[bytes]] | None:
 
 
 def fail_in_one(config: dict[str, object]) -> bytes:
-    """Train; one rank fails in the middle."""
+    """Train a model; one rank fails in the middle."""
     rank = world.get_world("testing").rank
     mine = Training(build_model())
     for step in range(STEPS):

@@ -1,17 +1,17 @@
-"""Training on many workers: one function, run by every rank of a gang.
+"""Training on many workers: one function, run by every rank of a group.
 
-The rooms, from the outside in:
+The packages, from the outside in:
 
-- `torch`, `jax`, `keras`, `tensorflow`: what a training function of that framework imports. `frameworks` has what is
-  behind them.
-- `horovod`, `lightning`, `huggingface` and `compat`: other people's surfaces over the same parts.
-- `data_parallel_trainer`: the entry, under every trainer. `configs` has its settings, `result` its return value.
+- `torch`, `jax`, `keras`, `tensorflow`: the names that a training function of that framework imports. `frameworks` has
+  their implementation.
+- `horovod`, `lightning`, `huggingface` and `compat`: the interfaces of other libraries over the same parts.
+- `data_parallel_trainer`: the base of every trainer. `configs` has its settings, `result` its return value.
 - `strategies`: how updates travel between ranks, the same for all frameworks.
-- `run`: the driver's side of a run. `rank`: the side of each rank, with what a training function calls. `checkpoints`:
-  the folders of files that ranks save.
+- `run`: the driver's side of a run. `rank`: the side of each rank, with the functions that a training function calls.
+  `checkpoints`: the folders of files that ranks save.
 - `progress`, `loggers` and `tracking` show metrics and keep them.
 
-Nothing here but the first two groups imports a framework.
+Only the first two groups import frameworks.
 """
 
 import typing as _typing

@@ -1,7 +1,4 @@
-"""Small meetings of all ranks, through the controller: for a word or two, not for tensors.
-
-`hocket.collective` is for tensors. These take a way to the driver and back.
-"""
+"""Collectives for small values. Each costs a round trip to the driver; use `hocket.collective` for tensors."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ from hocket.train.rank import worker_session
 
 
 def barrier() -> None:
-    """Wait until every rank has called it.
+    """Wait until every rank has called this function.
 
-    Ranks that do not call the same functions of this module in the same order fail the training; nobody waits for ever.
+    All ranks must call the functions of this module in the same order; otherwise the training fails, and does not hang.
 
     Raises:
-        RuntimeError: It is called outside a training function.
+        RuntimeError: The function is called outside a training function.
 
     Example:
         >>> import tempfile
@@ -33,10 +30,10 @@ def barrier() -> None:
 
 
 def broadcast_from_rank_zero(data: object) -> Any:
-    """Return what rank 0 gave, in every rank, when all have called it.
+    """Return rank 0's value in every rank, once all ranks have called this function.
 
     Args:
-        data: Anything that can be pickled; of the other ranks nothing is looked at.
+        data: Anything that can be pickled. The values of other ranks are ignored.
 
     Example:
         >>> import tempfile

@@ -1,4 +1,4 @@
-"""How a run is scaled, named, kept and retried: records that are checked when they are made."""
+"""The settings of a run: scale, name, storage and retries. Each record checks its values when it is made."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from hocket.train import refusals, spellings
 from hocket.train import user_callback as callbacks_module
 
 MAX_WORKERS = 100_000
-"""Ranks of a group at most."""
+"""The most ranks of a group."""
 
 DEFAULT_STORAGE = "~/hocket_results"
-"""Where runs are kept unless `RunConfig.storage_path` says otherwise."""
+"""The default of `RunConfig.storage_path`."""
 
 
 @keywords.explained(aliases=spellings.SCALING)
 @dataclass(frozen=True)
 class ScalingConfig:
-    """How many ranks there are, and what each of them holds.
+    """The number of ranks and the resources of each.
 
     ``num_workers=0`` runs the training function in this process, without workers, for debugging; ``(1, 4)`` is an
     elastic group.
@@ -35,33 +35,33 @@ class ScalingConfig:
     Raises:
         ValueError: A value breaks a rule.
         TypeError: A value has the wrong type.
-        NotImplementedError: It asks for labels or TPUs.
+        NotImplementedError: Labels or TPUs are requested.
         DeprecationWarning: `trainer_resources` is given.
     """
 
     trainer_resources: None = None
-    """For programs written for Ray, where it is the first by position; must be None."""
+    """For programs written for Ray, where this is the first positional argument; must be None."""
     num_workers: int | tuple[int, int] = 1
-    """Ranks, each a process. 0 runs the training function in this process, without workers, for debugging.
-    ``(least, most)`` is elastic: as many as the session has resources for, decided at the start, after each failure,
-    and every `elastic_resize_monitor_interval_s` seconds."""
+    """The number of ranks, each a process. 0 runs the training function in this process, without workers, for
+    debugging. ``(least, most)`` is elastic: as many ranks as the session has resources for. That number is set at the
+    start, after each failure, and every `elastic_resize_monitor_interval_s` seconds."""
     use_gpu: bool = False
-    """Whether each rank holds a GPU: one, unless `resources_per_worker` says otherwise."""
+    """Whether each rank holds a GPU: one, unless `resources_per_worker` sets another number."""
     resources_per_worker: Mapping[str, float] | None = None
-    """What each rank holds, by resource name. Default: one CPU, and one GPU if `use_gpu`."""
+    """The resources of each rank, by name. Default: one CPU, and one GPU if `use_gpu`."""
     placement_strategy: str = "PACK"
-    """How the ranks' bundles are placed: as in `hocket.util.placement_group`."""
+    """How the ranks' bundles are placed, as in `hocket.util.placement_group`."""
     accelerator_type: str | None = None
     """The type of accelerator that the node of each rank must have, such as ``"A100"``."""
     label_selector: None = None
-    """For programs written for Ray; must be None, as the next two."""
+    """For programs written for Ray; must be None."""
     use_tpu: bool = False
-    """See `label_selector`; must be False."""
+    """For programs written for Ray; must be False."""
     topology: None = None
-    """See `label_selector`."""
+    """For programs written for Ray; must be None."""
     elastic_resize_monitor_interval_s: float = 60.0
-    """How often an elastic group that could be larger is looked at. It is then started again, larger, from its next
-    commit, or after as long again from the last one."""
+    """Seconds between checks whether an elastic group can grow. If so, the group restarts, larger, after its next
+    commit. If no commit comes within the same time again, the group restarts from the last commit."""
 
     def __post_init__(self) -> None:
         refusals.check_fields(self)
@@ -117,16 +117,16 @@ class ScalingConfig:
         if self.resources_per_worker is None or "CPU" not in bundle:
             bundle["CPU"] = 1.0
         if self.accelerator_type is not None:
-            bundle[f"accelerator_type:{self.accelerator_type}"] = 0.001  # as small as an amount can be, as in Ray
+            bundle[f"accelerator_type:{self.accelerator_type}"] = 0.001  # the least amount there is, as in Ray
         return {name: amount for name, amount in bundle.items() if amount > 0}
 
     @property
     def total_resources(self) -> dict[str, float]:
-        """The resources of all ranks together; the most that they can be."""
+        """The resources of all ranks together, for the greatest number of ranks."""
         return self.multiply(self.max_workers)
 
     def multiply(self, num_workers: int) -> dict[str, float]:
-        """Return what so many ranks hold together."""
+        """Return the resources of this number of ranks together."""
         return {name: amount * num_workers for name, amount in self.bundle.items()}
 
     @property
@@ -146,7 +146,7 @@ class ScalingConfig:
 
     @property
     def num_tpus_per_worker(self) -> float:
-        """How many TPUs a rank holds: none."""
+        """The number of TPUs that a rank holds: none."""
         return 0.0
 
     def _check_num_workers(self) -> None:
@@ -187,18 +187,18 @@ class FailureConfig:
     """
 
     max_failures: int = 0
-    """How often the group is started again from the last committed checkpoint. 0: never; -1: without end."""
+    """How often the group restarts from the last committed checkpoint after ranks failed. 0: never; -1: without end."""
     fail_fast: None = None
     """For programs written for Ray; must be None."""
     controller_failure_limit: int = 0
-    """How often that is tried again which is not the ranks' failure: to start the group. Ray's default is -1; here a
-    group that cannot be started is told at once."""
+    """How often a failed start of the group is tried again. -1: without end, which is Ray's default. 0: the first
+    failure is raised."""
     max_preemption_failures: int = -1
-    """How often the group is started again after ranks were ended with notice. Not counted in `max_failures`."""
+    """How often the group is started again after ranks got SIGTERM. -1: without end. Not counted in `max_failures`."""
     relax_collectives_on_preemption: bool = False
     """For programs written for Ray; must be False."""
     preemption_grace_s: float = 0.0
-    """How much longer than the notice says ranks may run."""
+    """Seconds that ranks may run after the deadline of their notice."""
 
     def __post_init__(self) -> None:
         refusals.check_fields(self)
@@ -217,14 +217,14 @@ class FailureConfig:
 @keywords.explained()
 @dataclass(frozen=True)
 class DivergenceConfig:
-    """How a run goes on when ranks that should have equal models do not.
+    """The reaction to ranks that should have equal models, but do not.
 
-    Each rank sends a digest of its parameters, buffers and optimizer state at each report, at the end of each epoch
-    that Hocket sees, and at the end of the training function, where its strategy says that ranks are equal then.
+    Each rank sends a digest of its parameters, buffers and optimizer state: at each report, at the end of each epoch
+    that Hocket sees, and at the end of the training function. It sends none where its strategy lets the ranks differ.
 
     Raises:
         ValueError: The action is unknown, or `every_n_steps` is below 0.
-        TypeError: `every_n_steps` is no int.
+        TypeError: `every_n_steps` is not an int.
 
     Example:
         >>> from hocket import train
@@ -236,8 +236,8 @@ class DivergenceConfig:
     """``"error"`` ends the run with a `RanksDivergedError`, ``"warn"`` logs the first difference, ``"ignore"`` compares
     nothing."""
     every_n_steps: int = 0
-    """Compare after so many steps of the optimizers, too. 0: only at reports and ends. A look costs about as much as
-    reading what it compares once."""
+    """Compare after each such number of optimizer steps, too. 0: only at reports and ends. A comparison costs about as
+    much as reading the compared tensors once."""
 
     def __post_init__(self) -> None:
         if self.action not in ("error", "warn", "ignore"):
@@ -255,10 +255,10 @@ class DivergenceConfig:
 @keywords.explained(aliases={"level": "log_level"})
 @dataclass(frozen=True)
 class LoggingConfig:
-    """The logged lines about a run, by the logger ``hocket.train`` of the process that called `fit`.
+    """The log of a run, by the logger ``hocket.train`` of the process that called `fit`.
 
     Raises:
-        ValueError: The level is none of logging's.
+        ValueError: The level is not a level of ``logging``.
 
     Example:
         >>> from hocket import train
@@ -282,25 +282,25 @@ class LoggingConfig:
 @keywords.explained(aliases=spellings.CHECKPOINT)
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Which checkpoints of a run are kept.
+    """The rule for which checkpoints of a run are kept.
 
     Raises:
         ValueError: A value breaks a rule.
-        TypeError: The attribute is no metric's name.
-        DeprecationWarning: A value is given that Ray Train has given up too.
+        TypeError: A value has the wrong type.
+        DeprecationWarning: A value is given that Ray Train no longer supports either.
     """
 
     num_to_keep: int | None = None
-    """How many are kept: the best by score, or the latest. The latest is always kept as well. None keeps all."""
+    """How many checkpoints to keep: the best by score, and always the latest. None keeps all."""
     checkpoint_score_attribute: str | None = None
-    """The key of rank 0's metrics that is the score; ``"a/b"`` looks into nested dicts. None: the latest are the
-    best."""
+    """The key of rank 0's metrics that is the score; ``"a/b"`` looks into nested dicts. None: the latest checkpoints
+    are the best."""
     checkpoint_score_order: str = "max"
     """Whether the best score is the ``"max"`` or the ``"min"``."""
     checkpoint_frequency: None = None
-    """For programs written for Ray; must be None, as the next one."""
+    """For programs written for Ray; must be None."""
     checkpoint_at_end: None = None
-    """See `checkpoint_frequency`."""
+    """For programs written for Ray; must be None."""
 
     def __post_init__(self) -> None:
         refusals.check_fields(self)
@@ -335,47 +335,46 @@ class CheckpointConfig:
 )
 @dataclass(frozen=True)
 class RunConfig:
-    """A run's name, its place, and how it is watched.
+    """A run's name, storage, callbacks and reactions to failures.
 
     A run with the name and storage path of an earlier one continues it: `get_checkpoint` returns its latest checkpoint.
 
     Raises:
-        ValueError: The name is not one folder's name; or nobody knows the scheme of the storage path.
-        TypeError: A callback is not a `UserCallback`, or a value has another wrong type.
-        MissingExtraError: The storage path is in a store, and needs a library that is not installed.
-        DeprecationWarning: A value is given that Ray Train has given up too.
+        ValueError: The name is not the name of one folder, or the storage path has an unknown scheme.
+        TypeError: A callback is not a `UserCallback`, or another value has the wrong type.
+        MissingExtraError: The storage path is in a store that needs a library which is not installed.
+        DeprecationWarning: A value is given that Ray Train no longer supports either.
     """
 
     name: str | None = None
-    """The folder of the run in `storage_path`. Default: one with date, time and a random part."""
+    """The name of the run's folder in `storage_path`. Default: a name with date, time and a random part."""
     storage_path: str | Path | None = None
     """The folder that holds the runs, or an address such as ``s3://bucket/runs``. Default: ``~/hocket_results``."""
     storage_filesystem: Any = None
-    """Where `storage_path` is: one of pyarrow's file systems or of fsspec's. Default: this machine, unless it is an
-    address."""
+    """The file system of `storage_path`, of pyarrow or fsspec. Default: this machine, unless the path is an address."""
     failure_config: FailureConfig = field(default_factory=FailureConfig)
-    """What happens when a rank fails."""
+    """The reaction to a rank's failure."""
     checkpoint_config: CheckpointConfig = field(default_factory=CheckpointConfig)
     """Which checkpoints are kept."""
     callbacks: Sequence[callbacks_module.UserCallback] = ()
-    """Called in the process that called `fit`, in this order."""
+    """The callbacks to call in the process that called `fit`, in this order."""
     worker_runtime_env: Mapping[str, Any] = field(default_factory=dict)
     """The environment of the ranks' processes, as in ``hocket.remote(runtime_env=...)``:
     ``{"env_vars": {"OMP_NUM_THREADS": "1"}}``."""
     logging_config: LoggingConfig = field(default_factory=LoggingConfig)
-    """What is logged."""
+    """The level of the run's log."""
     sync_config: None = None
-    """For programs written for Ray; must be None, as the next four."""
+    """For programs written for Ray; must be None."""
     verbose: None = None
-    """See `sync_config`."""
+    """For programs written for Ray; must be None."""
     stop: None = None
-    """See `sync_config`."""
+    """For programs written for Ray; must be None."""
     progress_reporter: None = None
-    """See `sync_config`."""
+    """For programs written for Ray; must be None."""
     log_to_file: None = None
-    """See `sync_config`."""
+    """For programs written for Ray; must be None."""
     divergence_config: DivergenceConfig = field(default_factory=DivergenceConfig)
-    """What happens when ranks that should have equal models do not."""
+    """The reaction to ranks that should have equal models, but do not."""
 
     def __repr__(self) -> str:
         return places.show_record(self)
@@ -411,7 +410,7 @@ class RunConfig:
         return locate(self.storage_path, self.storage_filesystem)
 
     def _fill_in(self) -> None:
-        """Put the default where a program written for Ray gave None, and check the types."""
+        """Replace None, which programs written for Ray pass, by the default, and check the types."""
         defaults = {
             "failure_config": FailureConfig(),
             "checkpoint_config": CheckpointConfig(),
@@ -437,7 +436,7 @@ class RunConfig:
 
 
 def _check_seconds(config: object, name: str) -> None:
-    """Refuse a setting that is no time."""
+    """Refuse a setting that is not a number of seconds, or is negative."""
     value: Any = getattr(config, name)
     default = getattr(type(config), name)
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
@@ -449,7 +448,7 @@ def _check_seconds(config: object, name: str) -> None:
 
 
 def check_storage(path: object, filesystem: object) -> None:
-    """Refuse what says of no place where it is."""
+    """Refuse a path and a file system that do not name a place."""
     if path is None and filesystem is not None:
         raise ValueError(
             f"storage_filesystem={filesystem!r:.80} needs storage_path, the folder there that holds the runs. Write "
@@ -472,13 +471,13 @@ def check_storage(path: object, filesystem: object) -> None:
 
 
 def locate(path: str | os.PathLike[str] | None, filesystem: object) -> Path | places.Place:
-    """Return the folder that holds the runs, here or in a store. A relative path stays one."""
+    """Return the folder that holds the runs, here or in a store. A relative path stays relative."""
     found = places.locate(path or DEFAULT_STORAGE, filesystem, "RunConfig(storage_path=...)")
     return found if isinstance(found, places.Place) else Path(found).expanduser()
 
 
 def check_score_order(order: object) -> None:
-    """Refuse what says neither that the most is best nor that the least is."""
+    """Refuse an order other than ``"max"`` and ``"min"``."""
     if order not in ("max", "min"):
         raise ValueError(
             f"checkpoint_score_order must be 'max' or 'min', but received {order!r}. Leave it out for 'max'."

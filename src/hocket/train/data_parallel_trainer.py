@@ -1,4 +1,4 @@
-"""The entry to training: give it a function and the number of ranks that run it, and call `fit`."""
+"""The trainer under all others: pass a function and the number of ranks that run it, and call `fit`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _Trainer = TypeVar("_Trainer", bound=type)
 
 
 def explained(**own: type) -> Callable[[_Trainer], _Trainer]:
-    """Return a decorator of trainers: a keyword that one does not have raises an error that says what to write.
+    """Return a decorator of trainers: an unknown keyword raises an error that says what to write instead.
 
     Args:
-        **own: The class of the trainer's own configuration, by its keyword.
+        **own: The class of the trainer's own configuration, under the keyword that takes it.
     """
     aliases = {**spellings.TRAINER, **dict(zip(("backend_config",), own, strict=False))}
     nested = {"scaling_config": configs.ScalingConfig, "run_config": configs.RunConfig, **own}
@@ -41,26 +41,25 @@ def explained(**own: type) -> Callable[[_Trainer], _Trainer]:
 
 @explained()
 class DataParallelTrainer:
-    """Runs one function in many ranks at once.
+    """A trainer that runs one function in many ranks at once.
 
     Args:
-        train_loop_per_worker: The training function: takes no argument, or one, the configuration.
-        train_loop_config: What it is given, if it takes an argument. Default: an empty dict.
-        backend_config: Sets up communication between the ranks. Default: none.
-        scaling_config: How many ranks, and what each holds. Default: one, with a CPU.
+        train_loop_per_worker: The training function. It takes no argument, or only the configuration.
+        train_loop_config: The training function's argument, if it takes one. Default: an empty dict.
+        backend_config: How the ranks communicate. Default: no communication is set up.
+        scaling_config: The number of ranks and the resources of each. Default: one rank with one CPU.
         run_config: Name, storage, failures, checkpoints, callbacks.
-        validation_config: How checkpoints are validated whose report asks for it.
-        datasets: Datasets by name, of which `get_dataset_shard` gives each rank its part. `fit` executes them before
-            the ranks start.
-        dataset_config: Which of them are shared out.
-        metadata: For programs written for Ray; must be None, as the next.
-        resume_from_checkpoint: See `metadata`.
+        validation_config: How to validate a checkpoint when its report requests that.
+        datasets: Datasets by name; `get_dataset_shard` returns a rank's part of one. `fit` executes them before the
+            ranks start.
+        dataset_config: Which datasets are split over the ranks.
+        metadata: For programs written for Ray; must be None.
+        resume_from_checkpoint: For programs written for Ray; must be None.
 
     Raises:
         TypeError: `train_loop_per_worker` cannot be called, or a configuration has the wrong type.
-        ValueError: `train_loop_per_worker` needs more than one argument, or a configuration that it does not take is
-            given.
-        DeprecationWarning: An argument is given that Ray Train has given up too.
+        ValueError: `train_loop_per_worker` needs more than one argument, or takes none though a configuration is given.
+        DeprecationWarning: An argument is given that Ray Train no longer supports either.
 
     Example:
         >>> import tempfile
@@ -119,18 +118,18 @@ class DataParallelTrainer:
     def fit(self) -> result_module.Result:
         """Train, and return when all ranks have returned.
 
-        Whatever happens, no rank is left running when it returns or raises.
+        No rank is left running when `fit` returns or raises.
 
         Raises:
-            WorkerGroupError: A rank raised or died, more often than `FailureConfig` allows. It says which, why and
-                where.
-            TrainingFailedError: The ranks reported different numbers of times, resources were not free in time, or
-                another run of this name goes on.
-            InfeasibleResourcesError: The ranks ask for more than the session can ever have.
-            ValueError: A data set has no rows.
-            TaskError: A data set cannot be made.
-            StoreError: The store that keeps the run failed, also at a second request, or refuses; or another run
-                of this name has begun there. What was committed before is whole.
+            WorkerGroupError: Ranks raised errors or died more often than `FailureConfig` allows. The message names
+                the rank, the cause and the place.
+            TrainingFailedError: The ranks made different numbers of reports, resources were not free in time, or
+                another run of this name is in progress.
+            InfeasibleResourcesError: The ranks need more resources than the session can ever have.
+            ValueError: A dataset has no rows.
+            TaskError: A dataset could not be made.
+            StoreError: The store that keeps the run failed twice or refused a request, or another run of this name
+                has begun there. Earlier commits stay whole.
         """
         launcher = rank_placement.describe_launcher(os.environ)
         if launcher:
@@ -142,18 +141,18 @@ class DataParallelTrainer:
             raise
 
     def fit_with(self, ranks_runner: runner.Runner, start_level: int = logging.WARNING) -> result_module.Result:
-        """Train, and have ranks run where a session does not run them, as Spark does (`hocket.spark.run`).
+        """Train with a given runner of ranks, such as one outside the session (`hocket.spark.run`).
 
         Args:
-            ranks_runner: Who runs them.
-            start_level: At which level the log says that the run goes on from an earlier one.
+            ranks_runner: The runner.
+            start_level: The log level of the line that says that the run continues an earlier one.
 
         Raises:
             HocketError: See `fit`.
         """
         _log.setLevel(self._run_config.logging_config.log_level)
         try:
-            ranks_runner.prepare(self._function, self._backend, self._scaling)  # first: processes load meanwhile
+            ranks_runner.prepare(self._function, self._backend, self._scaling)  # first: processes load in parallel
             config = display.add_display(self._run_config)
             name = config.name or _build_name()
             with _hold(config, name) as (run_storage, run_replica):
@@ -235,13 +234,13 @@ class DataParallelTrainer:
         run_config: configs.RunConfig | None = None,
         datasets: Mapping[str, data.Dataset] | None = None,
     ) -> Self:
-        """Return a trainer that differs from this one in what is given, as a search makes one for each trial.
+        """Return a copy of this trainer with the given settings replaced. A search derives one for each trial.
 
         Args:
-            train_loop_config: Keys that are added to the configuration, or replaced in it.
-            scaling_config: In place of this trainer's, as the next two.
-            run_config: See `scaling_config`.
-            datasets: See `scaling_config`.
+            train_loop_config: Keys to add to the configuration, or to replace in it.
+            scaling_config: Replaces this trainer's, if given.
+            run_config: Replaces this trainer's, if given.
+            datasets: Replace this trainer's, if given.
 
         Raises:
             TypeError: A configuration has the wrong type.
@@ -264,7 +263,7 @@ class DataParallelTrainer:
 
     @property
     def scaling_config(self) -> configs.ScalingConfig:
-        """How many ranks, and what each holds."""
+        """The number of ranks and the resources of each."""
         return self._scaling
 
     @property
@@ -274,7 +273,7 @@ class DataParallelTrainer:
 
     @classmethod
     def restore(cls, *_: object, **__: object) -> NoReturn:
-        """Not here, as in Ray: a run goes on if `fit` is called with its name and storage path.
+        """Not supported, as in Ray. To continue a run, call `fit` with its name and storage path.
 
         Raises:
             DeprecationWarning: Always.
@@ -283,7 +282,7 @@ class DataParallelTrainer:
 
     @classmethod
     def can_restore(cls, *_: object, **__: object) -> NoReturn:
-        """Not here, as in Ray; see `restore`.
+        """Not supported, as in Ray; see `restore`.
 
         Raises:
             DeprecationWarning: Always.
@@ -293,14 +292,14 @@ class DataParallelTrainer:
 
 @contextlib.contextmanager
 def _hold(config: configs.RunConfig, name: str) -> Iterator[tuple[storage.Storage, replica.Replica | None]]:
-    """Keep other runs of the name out of its folder in the block, which is a working folder if a store has the run."""
+    """Keep other runs of this name out of the run's folder, or out of the working folder of a run in a store."""
     given = config.locate()
     if isinstance(given, places.Place):
         with replica.hold(given, name) as held:
             yield held
         return
     try:
-        folder = os.path.realpath(given)  # which a circle of links does not stop: making the folder names it
+        folder = os.path.realpath(given)  # a loop of links passes here; creating the folder reports it
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"RunConfig(storage_path={os.fspath(given)!r}) is relative to the working directory, and that has been "
@@ -321,13 +320,13 @@ def _name(function: Callable[..., object]) -> str:
 
 
 def check_type(name: str, value: object, kind: type) -> None:
-    """Refuse a setting of another type; None is left to its default."""
+    """Refuse a setting of the wrong type. None stands for the default."""
     if value is not None and not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, but received {value!r}. Write {name}={kind.__name__}(...).")
 
 
 def _check_function(function: object) -> bool:
-    """Check a training function; return whether it takes the configuration."""
+    """Check a training function, and return whether it takes the configuration."""
     if not callable(function):
         raise TypeError(
             f"train_loop_per_worker must be a function, but received {function!r}. Pass the function itself, without "
@@ -341,7 +340,7 @@ def _check_function(function: object) -> bool:
         )
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some built-ins have none
+    except (TypeError, ValueError):  # some built-ins have no signature
         return True
     kinds = inspect.Parameter
     parameters = signature.parameters.values()

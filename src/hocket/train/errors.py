@@ -1,4 +1,4 @@
-"""Errors of `fit` when training fails.
+"""Errors that `fit` raises when training fails.
 
 ::
 
@@ -7,7 +7,7 @@
         ├── WorkerGroupError        ranks failed: read ``.worker_failures``
         ├── ControllerError         the group could not be started: read ``.controller_failure``
         ├── PreemptionError         ranks got SIGTERM: read ``.preemption_info``
-        ├── RanksDivergedError      ranks that should have equal models do not
+        ├── RanksDivergedError      ranks should have equal models, but do not
         └── TransferError           files of a checkpoint did not arrive as they were sent
 """
 
@@ -22,17 +22,17 @@ class TrainingFailedError(exceptions.HocketError):
     """Training did not reach its end."""
 
     path: str = ""
-    """The run's folder, like `Result.path`; empty where no `fit` has raised the error. What `fit` raises ends in a note
-    that says how to go on, if there is a checkpoint."""
+    """The run's folder, like `Result.path`; empty unless `fit` raised the error. If there is a checkpoint, the error's
+    last note says how to continue the run."""
 
 
 class WorkerGroupError(TrainingFailedError):
     """One or more ranks failed.
 
     Args:
-        message: Starts with the rank that failed first, and holds its evidence: its traceback, or how its process died.
-        worker_failures: The error of each rank that failed, the first one first. Ranks that were ended because another
-            failed are not in it.
+        message: The text. It starts with the rank that failed first, and shows its traceback or how its process died.
+        worker_failures: The error of each failed rank, the first failure first. Ranks that were ended because another
+            one failed are left out.
     """
 
     worker_failures: dict[int, Exception]
@@ -46,8 +46,7 @@ class WorkerGroupError(TrainingFailedError):
 
 
 class ControllerError(TrainingFailedError):
-    """The controller of the ranks failed, again and again: `FailureConfig.controller_failure_limit` times and once
-    more.
+    """The controller could not start the ranks, more often than `FailureConfig.controller_failure_limit` allows.
 
     Args:
         controller_failure: The last failure.
@@ -64,12 +63,11 @@ class ControllerError(TrainingFailedError):
 
 
 class PreemptionError(TrainingFailedError):
-    """Ranks got SIGTERM, more often than `FailureConfig.max_preemption_failures` allows; or the process
-    that called `fit` got it.
+    """Ranks got SIGTERM more often than `FailureConfig.max_preemption_failures` allows, or the driver got SIGTERM.
 
     Args:
-        preemption_info: Which ranks, and until when.
-        drain_timed_out: Whether nothing was committed between the notice and its deadline, so that work was lost.
+        preemption_info: The preempted ranks and their deadline.
+        drain_timed_out: Whether work was lost, because nothing was committed between the notice and its deadline.
     """
 
     preemption_info: preemption.PreemptionInfo
@@ -82,7 +80,7 @@ class PreemptionError(TrainingFailedError):
 
     def __str__(self) -> str:
         info: object = self.preemption_info
-        if not isinstance(info, preemption.PreemptionInfo):  # a user's own, raised with a text
+        if not isinstance(info, preemption.PreemptionInfo):  # a program may raise this error itself, with a text
             return str(info)
         ranks = self.preemption_info.preempted_ranks
         who = f"Rank {ranks[0]} was" if len(ranks) == 1 else f"Ranks {ranks} were"
@@ -99,30 +97,29 @@ class PreemptionError(TrainingFailedError):
 
 
 class RanksDivergedError(TrainingFailedError):
-    """Ranks that should have equal models do not: the training function trains another model in each.
+    """Ranks should have equal models, but the training function trains a different model in each.
 
-    The message names the first tensor that differs, the ranks, the step, by how much, and what the causes may be.
-    `DivergenceConfig` makes it a warning.
+    The message names the first tensor that differs, the ranks, the step, the size of the difference, and possible
+    causes. `DivergenceConfig` can make this error a warning.
     """
 
 
 class TransferError(TrainingFailedError):
-    """Files of a checkpoint, sent between a rank and the driver because they share no folder, did not arrive as they
-    were sent.
+    """Files of a checkpoint did not arrive as they were sent. A rank and the driver that share no folder send files.
 
-    On the way to the driver it is the failure of the rank, in ``WorkerGroupError.worker_failures``. On the way to a
-    rank it is raised there, where the checkpoint is first used.
+    On the way to the driver, the error is the rank's failure, in ``WorkerGroupError.worker_failures``. On the way to a
+    rank, it is raised in the rank where the checkpoint is first used.
     """
 
 
 def note_place(error: BaseException, path: str, name: str, newest: str) -> None:
-    """Say in what `fit` raises where the run is, and how to go on with it if it has a checkpoint.
+    """Add to an error of `fit` where the run is, and how to continue it if it has a checkpoint.
 
     Args:
-        error: What it raises; an interrupt, too.
+        error: The error, or an interrupt.
         path: The run's folder.
         name: The run's name.
-        newest: The name of its latest checkpoint; empty if it has none.
+        newest: The name of the run's latest checkpoint; empty if there is none.
     """
     if isinstance(error, TrainingFailedError):
         error.path = path

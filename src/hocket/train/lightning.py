@@ -7,7 +7,7 @@
     trainer = prepare_trainer(trainer)
     trainer.fit(model, data)
 
-Lightning finds the process group that the trainer has joined, and uses it. Importing this module imports Lightning.
+Lightning uses the process group that the `TorchTrainer` has made. Importing this module imports Lightning.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hocket.train.rank import context, worker_session
 
 @final
 class RayDDPStrategy(pl_strategies.DDPStrategy):  # type: ignore[misc]  # Lightning is not type-checked
-    """Lightning's DDPStrategy on the rank's device. Takes what that takes."""
+    """Lightning's DDPStrategy on the rank's device, with the same arguments."""
 
     @property
     def root_device(self) -> torch.device:
@@ -41,17 +41,17 @@ class RayDDPStrategy(pl_strategies.DDPStrategy):  # type: ignore[misc]  # Lightn
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """How Lightning splits the samples of loaders that it is given."""
+        """The arguments by which Lightning splits the samples of loaders."""
         return {"num_replicas": self.world_size, "rank": self.global_rank}
 
 
 @final
 class RayLightningEnvironment(environments.LightningEnvironment):  # type: ignore[misc]  # the same
-    """Lets Lightning know which rank it is in, and that it has nothing to start."""
+    """An environment from which Lightning learns its rank, and that it must not start processes."""
 
     @property
     def creates_processes_externally(self) -> bool:
-        """They run already."""
+        """Whether the processes run already: always."""
         return True
 
     def world_size(self) -> int:
@@ -59,47 +59,47 @@ class RayLightningEnvironment(environments.LightningEnvironment):  # type: ignor
         return context.get_context().get_world_size()
 
     def global_rank(self) -> int:
-        """Return the rank."""
+        """Return this rank's index."""
         return context.get_context().get_world_rank()
 
     def local_rank(self) -> int:
-        """Return the rank among those of its machine."""
+        """Return this rank's index among those of its machine."""
         return context.get_context().get_local_rank()
 
     def node_rank(self) -> int:
-        """Return the machine's number."""
+        """Return the index of this rank's machine."""
         return context.get_context().get_node_rank()
 
     def set_world_size(self, size: int) -> None:
-        """Do nothing: Lightning counts devices, but the ranks are counted already."""
+        """Do nothing, because the trainer, not Lightning's count of devices, sets the number of ranks."""
 
     def set_global_rank(self, rank: int) -> None:
-        """Do nothing, for the same reason."""
+        """Do nothing, because the trainer sets the rank."""
 
     def teardown(self) -> None:
-        """Do nothing: the environment variables are the trainer's."""
+        """Do nothing, because the environment variables belong to the trainer."""
 
 
 @final
 class RayTrainReportCallback(pl.Callback):  # type: ignore[misc]  # the same
-    """Reports Lightning's metrics and a checkpoint of its after each epoch of training."""
+    """A callback that reports Lightning's metrics and a checkpoint after each epoch of training."""
 
     CHECKPOINT_NAME: Final = "checkpoint.ckpt"
-    """The file in the checkpoint's folder, for ``trainer.fit(ckpt_path=...)``."""
+    """The name of Lightning's file inside a checkpoint, for ``trainer.fit(ckpt_path=...)``."""
 
     def on_train_epoch_end(self, trainer: Any, pl_module: object) -> None:
-        """Called by Lightning, in all ranks."""
+        """Report. Lightning calls this method in all ranks."""
         metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
         metrics.update(epoch=trainer.current_epoch, step=trainer.global_step)
         with worker_session.get_session("report").open_folder() as folder:
             trainer.save_checkpoint(f"{folder}/{self.CHECKPOINT_NAME}", weights_only=False)
-            has_files = any(Path(folder).iterdir())  # of equal models only rank 0's is written
+            has_files = any(Path(folder).iterdir())  # if models are equal, only rank 0 writes one
             checkpoint = checkpoint_module.Checkpoint.from_directory(folder) if has_files else None
             context.report(metrics, checkpoint=checkpoint)
 
 
 def prepare_trainer(trainer: Any) -> Any:
-    """Check that a Lightning Trainer was made for the ranks of a `TorchTrainer`; return it.
+    """Check that a Lightning Trainer was made for the ranks of a `TorchTrainer`, and return it.
 
     Raises:
         RuntimeError: Its strategy or its environment is not one of this module's.

@@ -1,7 +1,7 @@
-"""Where the metrics of ``fit()`` may go besides the `Result`: pass these in ``RunConfig(callbacks=[...])``.
+"""Callbacks that log the metrics of ``fit()`` to files and services: pass them in ``RunConfig(callbacks=[...])``.
 
-They run in the process that called `fit`, and add to what an earlier run of the same name has written. After a failure
-the reports since the last commit come again, and are logged again, under the same steps.
+Loggers run in the process that called `fit`, and append to the output of an earlier run of the same name. After a
+failure the reports since the last commit come again, and are logged again under the same steps.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ Where = str | os.PathLike[str] | None
 
 
 class _Logger(user_callback.UserCallback, abc.ABC):
-    """Opens what it writes to with the first report, and closes it when the run is over."""
+    """A logger that opens its output at the first report, and closes it when the run is over."""
 
     def __init__(self, step_key: str | None = None) -> None:
         self._step_key = step_key if step_key is not None else "step"
         self._opened: Any = None
         self._count = 0
-        """The number of the report in this run; after a failure numbers come again, with their reports."""
+        """The number of the report in this run. Reports that come again after a failure keep their numbers."""
         self._has_failed = False
 
     @abc.abstractmethod
     def _open(self, run_context: user_callback.TrainRunContext) -> object:
-        """Return what `_close` closes."""
+        """Open the output, and return the object that `_close` closes."""
 
     @abc.abstractmethod
     def _add(self, metrics: list[dict[str, object]]) -> None:
-        """Write the report of number `_count`."""
+        """Write report number `_count`."""
 
     def _close(self, opened: Any, error: BaseException | None) -> None:
         opened.close()
@@ -69,7 +69,7 @@ class _Logger(user_callback.UserCallback, abc.ABC):
             self._give_up(problem)
 
     def after_run(self, run_context: user_callback.TrainRunContext, error: BaseException | None) -> None:
-        """Close what was opened."""
+        """Close the output."""
         opened, self._opened, self._count = self._opened, None, 0
         if opened is not None:
             try:
@@ -79,7 +79,7 @@ class _Logger(user_callback.UserCallback, abc.ABC):
         self._has_failed = False
 
     def _give_up(self, problem: OSError) -> None:
-        """Warn once, such as of a full disk: a training is worth more than its log."""
+        """Warn once of an error such as a full disk, and let the training go on: it is worth more than its log."""
         if not self._has_failed:
             self._has_failed = True
             warnings.warn(
@@ -89,7 +89,7 @@ class _Logger(user_callback.UserCallback, abc.ABC):
 
 
 class _TableLogger(_Logger):
-    """Adds a row to a file for each report."""
+    """A logger that adds a line to a file for each report."""
 
     def __init__(self, path: Where = None, *, all_ranks: bool = False) -> None:
         super().__init__()
@@ -104,17 +104,17 @@ class _TableLogger(_Logger):
 
 @final
 class JsonLinesLogger(_TableLogger):
-    """Writes a line of JSON for each report, which can be read at once.
+    """A logger that writes a line of JSON for each report, readable at once.
 
-    Each line has the metrics, and ``_report`` (its number in this `fit`), ``_time`` (seconds since 1970) and ``_rank``.
-    NaN and infinities, which JSON lacks, are null.
+    Each line has the metrics, ``_report`` (the report's number in this `fit`), ``_time`` (seconds since 1970) and
+    ``_rank``. NaN and infinities, which JSON lacks, are null.
 
     Args:
         path: The file. Default: ``metrics.jsonl`` in the run's folder.
         all_ranks: Whether there is a line for each rank, and not only for rank 0.
 
     Raises:
-        TypeError: The path is none.
+        TypeError: `path` is not a path.
 
     Example:
         >>> import tempfile
@@ -140,17 +140,17 @@ class JsonLinesLogger(_TableLogger):
 
 @final
 class CsvLogger(_TableLogger):
-    """Writes a line of comma-separated values for each report, which can be read at once, under a header.
+    """A logger that writes a line of comma-separated values for each report, readable at once, under a header.
 
-    The columns are ``_report`` (its number in this `fit`), ``_time`` (seconds since 1970), ``_rank`` and the metrics;
-    those of nested ones are called ``val/loss``. A metric that comes later gets a column then.
+    The columns are ``_report`` (the report's number in this `fit`), ``_time`` (seconds since 1970), ``_rank`` and the
+    metrics. Nested metrics have names like ``val/loss``. A metric that first appears later gets its column then.
 
     Args:
         path: The file. Default: ``metrics.csv`` in the run's folder.
         all_ranks: Whether there is a line for each rank, and not only for rank 0.
 
     Raises:
-        TypeError: The path is none.
+        TypeError: `path` is not a path.
 
     Example:
         >>> import tempfile
@@ -172,16 +172,15 @@ class CsvLogger(_TableLogger):
 
 @final
 class TensorBoardLogger(_Logger):
-    """Writes rank 0's numbers for TensorBoard, with the writer of tensorboardX, or of torch if tensorboard is
-    installed.
+    """A logger that writes rank 0's numbers for TensorBoard, with tensorboardX or with torch and tensorboard.
 
     Args:
-        folder: Where to. Default: ``tensorboard`` in the run's folder.
+        folder: The output folder. Default: ``tensorboard`` in the run's folder.
         step_key: The metric that is the step. Default: ``"step"`` if it is reported, else the number of the report.
 
     Raises:
-        MissingExtraError: Neither is installed.
-        TypeError: The folder is no path.
+        MissingExtraError: Neither tensorboardX nor torch with tensorboard is installed.
+        TypeError: `folder` is not a path.
 
     Example:
         >>> from hocket import train
@@ -206,15 +205,15 @@ class TensorBoardLogger(_Logger):
 
 @final
 class MLflowLogger(_Logger):
-    """Logs the configuration and rank 0's numbers to MLflow, as a run of its own.
+    """A logger that sends the configuration and rank 0's numbers to MLflow, as a run of its own.
 
-    What the program does with MLflow itself, such as a run that it has opened, is not touched.
+    A run that the program itself has opened in MLflow is not touched.
 
     Args:
-        tracking_uri: The server or folder. Default: what MLFLOW_TRACKING_URI says, or MLflow's own default.
-        experiment_name: The experiment; made if need be.
-        experiment_id: Its id, in place of the name; it must be there.
-        tags: What the run is marked with.
+        tracking_uri: The server or folder. Default: the value of MLFLOW_TRACKING_URI, or MLflow's own default.
+        experiment_name: The experiment's name. A missing experiment is created.
+        experiment_id: The id of an existing experiment, in place of the name.
+        tags: The run's tags.
         step_key: The metric that is the step. Default: ``"step"`` if it is reported, else the number of the report.
 
     Raises:
@@ -270,14 +269,14 @@ class MLflowLogger(_Logger):
 
 @final
 class WandbLogger(_Logger):
-    """Logs the configuration and rank 0's numbers to Weights & Biases, as a run of its own.
+    """A logger that sends the configuration and rank 0's numbers to Weights & Biases, as a run of its own.
 
-    Its files are in the run's folder. What the program does with wandb itself is not touched.
+    wandb's files are in the run's folder. A run that the program itself has opened in wandb is not touched.
 
     Args:
-        project: The project. Default: what WANDB_PROJECT says, or wandb's own default.
+        project: The project. Default: the value of WANDB_PROJECT, or wandb's own default.
         step_key: The metric that is the step. Default: ``"step"`` if it is reported, else the number of the report.
-        **settings: What ``wandb.init`` takes besides, such as ``entity``, ``group``, ``tags``, ``mode="offline"``.
+        **settings: More arguments of ``wandb.init``, such as ``entity``, ``group``, ``tags``, ``mode="offline"``.
 
     Raises:
         MissingExtraError: wandb is missing.
@@ -314,13 +313,13 @@ class WandbLogger(_Logger):
 
 @final
 class CometLogger(_Logger):
-    """Logs the configuration and rank 0's numbers to Comet.
+    """A logger that sends the configuration and rank 0's numbers to Comet.
 
     Args:
-        experiment: An experiment of comet_ml's, which stays open. Default: a new one for each `fit`.
+        experiment: A comet_ml experiment, which stays open. Default: a new one for each `fit`.
         step_key: The metric that is the step. Default: ``"step"`` if it is reported, else the number of the report.
-        **settings: What a new ``comet_ml.Experiment`` takes, such as ``project_name``; with ``offline_directory`` it is
-            an ``OfflineExperiment``.
+        **settings: Arguments of a new ``comet_ml.Experiment``, such as ``project_name``. With ``offline_directory`` the
+            experiment is an ``OfflineExperiment``.
 
     Raises:
         MissingExtraError: comet_ml is missing.
@@ -365,19 +364,19 @@ class CometLogger(_Logger):
 
 @final
 class LossCurve(user_callback.UserCallback):
-    """Draws rank 0's loss over the run in a picture, when the run is over, also if it has failed.
+    """A callback that draws rank 0's loss in a picture when the run is over, even after a failure.
 
-    For a picture of a run that is over already: ``save_curve(result.metrics_history, "loss.png")``.
+    To draw the loss of a finished run, call ``save_curve(result.metrics_history, "loss.png")``.
 
     Args:
-        path: The file; its suffix says which format. Default: ``loss.png`` in the run's folder.
-        keys: Which metrics. Default: those whose name ends in ``loss``.
+        path: The file. Its suffix selects the format. Default: ``loss.png`` in the run's folder.
+        keys: The metrics to draw. Default: all with a name that ends in ``loss``.
         step_key: The metric on the horizontal axis. Default: ``"step"`` if every report has it, else the number of the
             report.
 
     Raises:
         MissingExtraError: matplotlib is missing.
-        TypeError: The path is none.
+        TypeError: `path` is not a path, or `keys` is not a list.
 
     Example:
         >>> import tempfile
@@ -403,7 +402,7 @@ class LossCurve(user_callback.UserCallback):
         self._keys = keys
         self._step_key = step_key
         self._history: list[dict[str, object]] = []
-        plots.import_figure()  # an absent plotting library is an error before the training, not after it
+        plots.import_figure()  # a missing plotting library must raise before the training, not after it
 
     def after_report(
         self,
@@ -411,12 +410,12 @@ class LossCurve(user_callback.UserCallback):
         metrics: list[dict[str, Any]],
         checkpoint: checkpoint.Checkpoint | None,
     ) -> None:
-        """Keep the numbers, in place of those of a report that comes again."""
+        """Keep the report's numbers. A report that comes again replaces its earlier numbers."""
         del self._history[run_context.report_count - 1 :]
         self._history.append(dict(values.list_numbers(metrics[0])))
 
     def after_run(self, run_context: user_callback.TrainRunContext, error: BaseException | None) -> None:
-        """Draw. A run without a loss is no failure: that is a warning."""
+        """Draw the curve. A run without a loss causes only a warning."""
         history, self._history = self._history, []
         if not history:
             return
@@ -427,13 +426,13 @@ class LossCurve(user_callback.UserCallback):
 
 
 def _read_config(run_context: user_callback.TrainRunContext) -> dict[str, Any]:
-    """Return what the run was configured with, if that has names."""
+    """Return the run's configuration if it is a mapping, else an empty dict."""
     config = run_context.train_loop_config
     return dict(config) if isinstance(config, Mapping) else {}
 
 
 def _make_plain(value: object) -> object:
-    """Return what JSON can hold: the value, or else its text."""
+    """Return the value if JSON can hold it, else its text."""
     try:
         json.dumps(value)
     except (TypeError, ValueError):

@@ -1,9 +1,8 @@
-"""Preemption: ranks that got SIGTERM, and have some time left. Clouds, Kubernetes and batch systems
-send it.
+"""Preemption: a cloud, Kubernetes or a batch system sends SIGTERM to ranks, and they have some time left.
 
-The signal is a notice and not the end: the rank goes on (`rank.preemption_signals`), its controller hears of
-it (`run.preemption_policy`), and the training function of every
-rank can ask (`hocket.train.get_preemption_info`) and save. After the next commit the group is started again.
+The signal is a notice. The rank goes on (`rank.preemption_signals`) and informs its controller
+(`run.preemption_policy`). The training function of every rank can query it (`hocket.train.get_preemption_info`) and
+save. After the next commit the group starts again.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PreemptionInfo:
-    """The ranks that got SIGTERM, and until when they may go on. The return value of `get_preemption_info`.
+    """The ranks that got SIGTERM, and their deadline. The return value of `get_preemption_info`.
 
     Example:
         >>> from hocket import train
@@ -25,9 +24,9 @@ class PreemptionInfo:
     """
 
     deadline_ms: int | None
-    """When they are ended if nothing was saved before: milliseconds since 1970."""
+    """When the ranks are ended if no checkpoint was committed before: milliseconds since 1970."""
     preempted_node_to_ranks: dict[str, list[int]]
-    """The ranks, by the id of their node."""
+    """The preempted ranks of each node, by the node's id."""
 
     @property
     def preempted_node_ids(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Arguments and calls of programs for Ray that nothing here serves, in one table, with what to write instead."""
+"""Arguments and calls of programs for Ray that this package does not support, with a replacement for each."""
 
 from __future__ import annotations
 
@@ -75,30 +75,30 @@ TABLE: Final[Mapping[str, Mapping[str, str]]] = {
         "DataParallelTrainer, and call get_dataset_shard('train') in the training function; or load the data there.",
     },
 }
-"""By what is asked, then by the argument, attribute or method: the text of the error."""
+"""The text of each error, by class and then by argument, attribute or method."""
 
 _KINDS: Final[Mapping[str, type[Exception]]] = {
     **dict.fromkeys(
         ("label_selector", "use_tpu", "topology", "relax_collectives_on_preemption", "dataset"), NotImplementedError
     ),
 }
-"""The error of each that is not a DeprecationWarning, which is Ray's where Ray has given it up too."""
+"""The type of each error that is not a DeprecationWarning. Ray raises that for settings that it no longer supports."""
 
 
 def refuse(owner: str, name: str, value: str = "") -> NoReturn:
     """Raise the error of the table.
 
     Args:
-        owner: What is asked.
-        name: For what.
-        value: What the text shows of it.
+        owner: The class.
+        name: The argument, attribute or method.
+        value: The value to show in the text.
     """
     text = TABLE[owner][name]
     raise _KINDS.get(name, DeprecationWarning)(text.replace("{name}", name).replace("{value}", value))
 
 
 def check(owner: str, **given: object) -> None:
-    """Raise if one of some arguments is not None."""
+    """Raise if any of the given arguments is not None."""
     for name, value in given.items():
         if value is not None:
             refuse(owner, name, repr(value))

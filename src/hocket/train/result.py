@@ -25,36 +25,36 @@ from hocket.train.tracking import plain, values
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run.
+    """The result of a finished run.
 
-    Its metrics are those of all reports. Ray's are only those of reports that had a checkpoint; they are in
-    `best_checkpoints`.
+    Its metrics come from all reports. Ray keeps only metrics of reports with a checkpoint; see `best_checkpoints` for
+    those.
     """
 
     metrics: dict[str, Any] | None = None
-    """Rank 0's metrics of the last report, or, if there was none, those of the checkpoint that the run went on from;
+    """Rank 0's metrics of the last report. Without a report, the metrics of the checkpoint that the run started from;
     None without either."""
     checkpoint: checkpoint_module.Checkpoint | None = None
     """The latest checkpoint; None if none was saved."""
     error: Exception | None = None
-    """Always None: `fit` raises. Here for programs written for Ray."""
+    """Always None, because `fit` raises errors. For programs written for Ray."""
     path: str = ""
-    """The run's folder, as `filesystem` has it: on this machine a whole path, in a store such as S3
-    ``"bucket/runs/name"``."""
+    """The run's folder in `filesystem`: an absolute path on this machine, or ``"bucket/runs/name"`` in a store such as
+    S3."""
     _: KW_ONLY
     metrics_history: list[dict[str, Any]] = field(default_factory=list)
-    """Rank 0's metrics of every report, in order. Steps that were repeated after a failure are in it once."""
+    """Rank 0's metrics of every report, in order. A step that was repeated after a failure appears once."""
     best_checkpoints: list[tuple[checkpoint_module.Checkpoint, dict[str, Any]]] = field(default_factory=list)
-    """The checkpoints that are kept, each with rank 0's metrics of its report. The best one is the last, as with Ray
-    (`CheckpointConfig`; without a score, the newest)."""
+    """The kept checkpoints, each with rank 0's metrics of its report. As in Ray, the best one is the last: by the score
+    of `CheckpointConfig`, or without a score the newest."""
     return_value: Any = None
-    """What the training function returned in rank 0."""
+    """The training function's return value in rank 0."""
     statistics: dict[str, Any] = field(default_factory=dict)
-    """What the strategy has counted. `ParameterServer`: ``"staleness"``, how many pushes had which; ``"updates"`` of
-    each server; and more. Others: nothing."""
+    """Counts by the strategy. `ParameterServer` counts the pushes of each ``"staleness"``, the ``"updates"`` of each
+    server, and more. Other strategies count nothing."""
     sharding: usage.ShardingUsage | None = None
-    """What the run moved and kept in rank 0, predicted and measured, if its strategy is `Sharded` in PyTorch with more
-    ranks than one; else None."""
+    """The bytes that the run moved and kept in rank 0, predicted and measured, if its strategy is `Sharded` and it has
+    more than one rank; else None."""
 
     def __repr__(self) -> str:
         facts: dict[str, object] = {"metrics": self.metrics, "reports": len(self.metrics_history)}
@@ -76,8 +76,9 @@ class Result:
         return markup.write_facts("Result", facts)
 
     def report(self, path: str | os.PathLike[str] | None = None) -> Path:
-        """Write one HTML file that shows the run: its curves, its last metrics, its checkpoints, what its strategy has
-        counted. The file has all in it, opens without a network, and loads nothing.
+        """Write one HTML file that shows the run: its curves, last metrics, checkpoints, and the strategy's counts.
+
+        The file is self-contained: it opens without a network, and loads nothing.
 
         Args:
             path: The file. Default: ``report.html`` in the run's folder.
@@ -86,9 +87,9 @@ class Result:
             The file's path.
 
         Raises:
-            TypeError: The path is none.
+            TypeError: `path` is not a path.
             ValueError: No path is given, and the run is kept in a store.
-            OSError: It cannot be written.
+            OSError: The file cannot be written.
 
         Example:
             >>> import tempfile
@@ -119,20 +120,20 @@ class Result:
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], storage_filesystem: object = None) -> Result:
-        """Return the result of an earlier run, from what is in its folder: its whole checkpoints with their metrics.
+        """Return the result of an earlier run from its folder: its whole checkpoints with their metrics.
 
-        Reports without a checkpoint, and what the training function returned, are not in there.
+        The result lacks reports without a checkpoint, and the training function's value.
 
         Args:
             path: The run's folder, `Result.path`, or an address such as ``s3://bucket/runs/name``.
-            storage_filesystem: Where the path is, `Result.filesystem`. Default: this machine, unless the path is an
-                address.
+            storage_filesystem: The file system of the path, `Result.filesystem`. Default: this machine, unless the path
+                is an address.
 
         Raises:
-            RuntimeError: There is no such folder, or no checkpoint in it.
-            TypeError: The file system is none.
-            ValueError: Nobody knows the scheme of the address.
-            StoreError: The store does not answer, or refuses.
+            RuntimeError: There is no such folder, or no whole checkpoint in it.
+            TypeError: The file system has an unknown type.
+            ValueError: The scheme of the address is unknown.
+            StoreError: The store does not answer, or refuses the request.
 
         Example:
             >>> import tempfile
@@ -159,7 +160,7 @@ class Result:
 
     @property
     def filesystem(self) -> Any:
-        """The file system of `path`, as one of pyarrow's.
+        """The file system of `path`, as an object of pyarrow.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
@@ -169,7 +170,7 @@ class Result:
 
     @property
     def config(self) -> NoReturn:
-        """Not here, as in Ray: it is a result of tuning that has one.
+        """Not supported, as in Ray: only results of tuning have a configuration.
 
         Raises:
             DeprecationWarning: Always.
@@ -178,7 +179,7 @@ class Result:
 
     @property
     def metrics_dataframe(self) -> Any:
-        """`metrics_history` as a pandas DataFrame, a row a report.
+        """`metrics_history` as a pandas DataFrame, with a row for each report.
 
         Raises:
             MissingExtraError: pandas is not installed.
@@ -194,7 +195,7 @@ class Result:
             mode: ``"max"`` or ``"min"``.
 
         Raises:
-            ValueError: The mode is neither, or no checkpoint's metrics have the key.
+            ValueError: The mode is invalid, or no checkpoint's metrics have the key.
         """
         if mode not in ("max", "min"):
             raise ValueError(f"mode must be 'max' or 'min', but received {mode!r}. Write mode='min' for a loss.")
@@ -210,12 +211,12 @@ class Result:
 
 
 def _describe(result: Result) -> observe_report.Report:
-    """Return what there is to see of a run."""
+    """Return the contents of a run's report."""
     try:
         if result._place is not None:
             raise FileNotFoundError
         logged = history.RunHistory(result.path)
-    except FileNotFoundError:  # it is of an earlier version, or in a store
+    except FileNotFoundError:  # a run of an earlier version, or in a store
         built = _describe_metrics(result)
     else:
         logged.update()
@@ -234,7 +235,7 @@ def _describe(result: Result) -> observe_report.Report:
 
 
 def _describe_metrics(result: Result) -> observe_report.Report:
-    """Return what rank 0 has reported."""
+    """Return the contents of a report from rank 0's metrics alone."""
     rows = [values.list_numbers(metrics) for metrics in result.metrics_history]
     has_steps = bool(rows) and all(math.isfinite(row.get("step", math.nan)) for row in rows)
     steps = [row["step"] if has_steps else number for number, row in enumerate(rows, 1)]
@@ -267,8 +268,8 @@ def _read(
 
 
 def _read_stored(place: places.Place) -> Result:
-    """Return the result of a run that is kept in a store: its manifests are read, and nothing else."""
-    run_storage = storage.Storage(os.devnull, place.name)  # nothing of it is on this machine
+    """Return the result of a run in a store, from its manifests alone."""
+    run_storage = storage.Storage(os.devnull, place.name)  # the run has no files on this machine
     stored = replica.Replica(place, run_storage)
     manager = checkpoint_manager.CheckpointManager(run_storage, configs.CheckpointConfig(), None, stored)
     return _read(manager, run_storage, place)
@@ -286,13 +287,13 @@ def build(
     """Return the result of a run.
 
     Args:
-        manager: Its checkpoints.
+        manager: The run's checkpoints.
         history: Rank 0's metrics of every report.
-        run_storage: Where it is kept.
-        returned: What the training function returned in rank 0.
-        statistics: What the strategy has counted.
-        sharding: What it moved and kept.
-        place: Where its folder is in a store, if it is kept in one.
+        run_storage: The run's folder on this machine.
+        returned: The training function's value in rank 0.
+        statistics: The strategy's counts.
+        sharding: The bytes that the run moved and kept.
+        place: The run's folder in a store, if the run is kept in one.
     """
     published = [dataclasses.replace(record, checkpoint=manager.publish(record)) for record in manager.committed]
     return Result(

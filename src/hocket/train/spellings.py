@@ -1,4 +1,4 @@
-"""Other launchers' and libraries' names for what is set here, so that a message can say what to write."""
+"""Other libraries' names for settings of this package. Error messages suggest the right name for each."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ SCALING: Final[Mapping[str, str]] = {
     "min_workers": "num_workers=({value}, MOST)",
     "max_workers": "num_workers=(LEAST, {value})",
 }
-"""Of `ScalingConfig`."""
+"""Replacements for unknown keywords of `ScalingConfig`."""
 
 FAILURE: Final[Mapping[str, str]] = dict.fromkeys(
     ("max_restarts", "max_retries", "restarts", "retries"), "max_failures"
 )
-"""Of `FailureConfig`."""
+"""Replacements for unknown keywords of `FailureConfig`."""
 
 CHECKPOINT: Final[Mapping[str, str]] = {
     **dict.fromkeys(("keep", "max_to_keep", "save_total_limit", "num_checkpoints"), "num_to_keep"),
     **dict.fromkeys(("metric", "score_attribute", "monitor"), "checkpoint_score_attribute"),
     **dict.fromkeys(("mode", "score_order"), "checkpoint_score_order"),
 }
-"""Of `CheckpointConfig`."""
+"""Replacements for unknown keywords of `CheckpointConfig`."""
 
 RUN: Final[Mapping[str, str]] = {
     **dict.fromkeys(
@@ -48,7 +48,7 @@ RUN: Final[Mapping[str, str]] = {
     "env_vars": "worker_runtime_env={'env_vars': {value}}",
     "callback": "callbacks=[{value}]",
 }
-"""Of `RunConfig`."""
+"""Replacements for unknown keywords of `RunConfig`."""
 
 TRAINER: Final[Mapping[str, str]] = {
     **dict.fromkeys(("config", "loop_config", "train_config", "train_loop_args", "args"), "train_loop_config"),
@@ -64,4 +64,4 @@ TRAINER: Final[Mapping[str, str]] = {
     **dict.fromkeys(("storage", "local_dir", "output_dir"), "run_config=RunConfig(storage_path={value})"),
     "scaling": "scaling_config",
 }
-"""Of all trainers."""
+"""Replacements for unknown keywords of all trainers."""

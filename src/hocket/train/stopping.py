@@ -1,6 +1,6 @@
-"""Callbacks that end a training in good order: pass these in ``RunConfig(callbacks=[...])``.
+"""Callbacks that end a training in good order: pass them in ``RunConfig(callbacks=[...])``.
 
-`fit` then returns a `Result` of what was reported until then, with its checkpoints.
+`fit` then returns a `Result` of the reports until then, with their checkpoints.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ MODES: Final = ("min", "max")
 
 @final
 class EarlyStopping(user_callback.UserCallback):
-    """Ends a training when a metric of rank 0 has not become better for some reports.
+    """A callback that ends a training when a metric of rank 0 has not improved for some reports.
 
-    Reports without the metric do not count, and those that come again after a failure count once. Training goes on
-    while the driver decides, so ranks may make a few reports more than are in the result.
+    Reports without the metric do not count. Reports that come again after a failure count once. Training goes on while
+    the driver decides, so ranks may make a few more reports than the result has.
 
     Args:
-        metric: Its name; ``"val/loss"`` looks into nested ones.
+        metric: The metric's name; ``"val/loss"`` looks into nested metrics.
         mode: ``"min"`` if less is better, ``"max"`` if more is.
-        patience: After how many reports in a row without a better value it ends.
-        min_delta: By how much a value must differ from the best one to count as better.
-        threshold: A value that ends it at once, because it is good enough. Default: none.
-        check_finite: Whether NaN and infinities end it at once.
+        patience: The number of reports in a row without a better value that ends the training.
+        min_delta: The least difference from the best value that counts as better.
+        threshold: A value that is good enough to end the training at once. Default: none.
+        check_finite: Whether NaN and infinities end the training at once.
 
     Attributes:
         best: The best value of the last run; None before the first.
-        reason: Why the last run was ended; empty if it was not.
+        reason: Why this callback ended the last run; empty if it did not.
 
     Raises:
-        TypeError: The metric is no name, or a setting is no number.
-        ValueError: The mode is none of the two, the patience is below 1, or `min_delta` is negative.
+        TypeError: The metric is not a name, or a setting is not a number.
+        ValueError: The mode is unknown, the patience is below 1, or `min_delta` is negative.
 
     Example:
         >>> import tempfile
@@ -87,9 +87,9 @@ class EarlyStopping(user_callback.UserCallback):
         self._metric, self._sign, self._patience = metric, 1.0 if mode == "max" else -1.0, patience
         self._min_delta, self._threshold, self._check_finite = min_delta, threshold, check_finite
         self._waited = 0
-        #: The best value, and how many reports there were since, after each report: some may come again.
+        #: For each report, the best value and the number of reports since, because reports may come again.
         self._states: list[tuple[float | None, int]] = []
-        #: Whether the metric has been there, and which others there were without it.
+        #: Whether a report had the metric, and the names of other metrics in reports without it.
         self._is_known = False
         self._others: set[str] = set()
         self.best: float | None = None
@@ -108,10 +108,10 @@ class EarlyStopping(user_callback.UserCallback):
         metrics: list[dict[str, Any]],
         checkpoint: checkpoint.Checkpoint | None,
     ) -> None:
-        """Look at the metric.
+        """Judge the metric.
 
         Raises:
-            StopIteration: It is enough.
+            StopIteration: The training is to end.
         """
         del self._states[run_context.report_count - 1 :]
         self.best, self._waited = self._states[-1] if self._states else (None, 0)
@@ -127,7 +127,7 @@ class EarlyStopping(user_callback.UserCallback):
             raise StopIteration(self.reason)
 
     def after_run(self, run_context: user_callback.TrainRunContext, error: BaseException | None) -> None:
-        """Warn of a metric that never came: nothing could be stopped for it."""
+        """Warn if the metric never came, because the callback then could not act."""
         if self._others and not self._is_known:
             warnings.warn(
                 f"EarlyStopping({self._metric!r}) had nothing to look at: no report has a number called "
@@ -151,14 +151,14 @@ class EarlyStopping(user_callback.UserCallback):
 
 @final
 class TimeLimit(user_callback.UserCallback):
-    """Ends a training with the first report after some time.
+    """A callback that ends a training at the first report after some time.
 
     Args:
-        seconds: How long, from the beginning of `fit`.
+        seconds: The time from the beginning of `fit`.
 
     Raises:
-        TypeError: It is no number.
-        ValueError: It is not more than 0.
+        TypeError: `seconds` is not a number.
+        ValueError: `seconds` is not more than 0.
 
     Example:
         >>> import tempfile
@@ -181,7 +181,7 @@ class TimeLimit(user_callback.UserCallback):
         self._end = math.inf
 
     def before_run(self, run_context: user_callback.TrainRunContext) -> None:
-        """Look at the clock."""
+        """Start the clock."""
         self._end = time.monotonic() + self._seconds
 
     def after_report(
@@ -190,7 +190,7 @@ class TimeLimit(user_callback.UserCallback):
         metrics: list[dict[str, Any]],
         checkpoint: checkpoint.Checkpoint | None,
     ) -> None:
-        """Look at it again.
+        """Check the clock.
 
         Raises:
             StopIteration: The time is over.

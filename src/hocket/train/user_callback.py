@@ -1,4 +1,4 @@
-"""Hooks of the user that run beside the controller."""
+"""The user's callbacks, which run in the driver beside the controller."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ class TrainRunContext:
     num_workers: int
     """The world size."""
     train_loop_config: Any
-    """What the trainer was given."""
+    """The trainer's argument of this name."""
     start_checkpoint_name: str = ""
-    """The name of the checkpoint of an earlier run of this name that the run goes on from; empty if it begins anew."""
+    """The checkpoint of an earlier run of this name that this run starts from; empty if it starts anew."""
     report_count: int = 0
-    """How many reports all ranks have made in this `fit`: in `UserCallback.after_report`, the number of the report. If
-    the group is started again, those since the last commit come again, under the same numbers."""
+    """The number of reports that all ranks have made in this `fit`; in `UserCallback.after_report`, the number of the
+    report. After a restart of the group, reports since the last commit come again under the same numbers."""
 
     def describe_start(self) -> str:
-        """Return the sentence for a run that goes on from an earlier one."""
+        """Return the sentence for a run that continues an earlier one."""
         return (
             f"`{texts.show_name(self.experiment_name)}` goes on from {self.start_checkpoint_name} of an earlier run "
             "with this name; for a new run choose another name, or leave it out."
         )
 
     def describe_nothing(self) -> str:
-        """Return the sentence for a run that went on from an earlier one and ended without a report."""
+        """Return the sentence for a run that continued an earlier one and ended without a report."""
         return (
             f"`{texts.show_name(self.experiment_name)}` has trained nothing: the training function returned without a "
             f"report, as {self.start_checkpoint_name} of the earlier run left nothing to do. The result is that of the "
@@ -47,26 +47,26 @@ class TrainRunContext:
 
 
 class UserCallback:
-    """Inherit from it, override what you need, and pass an instance in `RunConfig.callbacks`.
+    """The base class of callbacks. Override the methods that you need, and pass an instance in `RunConfig.callbacks`.
 
-    Methods are called in the process that called `fit`, one at a time; training goes on meanwhile. What they raise ends
-    the training and comes out of `fit`. StopIteration ends it in good order: `fit` returns a `Result` of what was
-    reported until then.
+    Methods are called in the process that called `fit`, one at a time, while training goes on. An error that a method
+    raises ends the training, and `fit` raises it. StopIteration ends the training in good order: `fit` returns a
+    `Result` of the reports until then.
     """
 
     def before_run(self, run_context: TrainRunContext) -> None:
-        """Called when `fit` begins, before any rank is started.
+        """Called when `fit` begins, before any rank starts.
 
         Args:
             run_context: The run.
         """
 
     def after_arrival(self, run_context: TrainRunContext, counts: Sequence[int]) -> None:
-        """Called when reports of a rank have arrived, before `after_report` of those that are complete with them.
+        """Called when reports of a rank have arrived, before `after_report` of any report that they complete.
 
         Args:
             run_context: The run.
-            counts: How many reports each rank has made since the group was started, by rank.
+            counts: The number of reports of each rank since the group was started, by rank.
         """
 
     def after_report(
@@ -79,16 +79,16 @@ class UserCallback:
 
         Args:
             run_context: The run.
-            metrics: What the ranks reported, by rank.
-            checkpoint: What was committed with it, if anything.
+            metrics: The ranks' metrics, by rank.
+            checkpoint: The checkpoint that was committed with the report, if any.
         """
 
     def after_exception(self, run_context: TrainRunContext, worker_exceptions: dict[int, Exception]) -> None:
-        """Called when ranks failed, before the group is started again or `fit` raises.
+        """Called when ranks have failed, before the group is started again or `fit` raises.
 
         Args:
             run_context: The run.
-            worker_exceptions: The error of each rank that failed, the first one first.
+            worker_exceptions: The error of each failed rank, the first failure first.
         """
 
     def after_run(self, run_context: TrainRunContext, error: BaseException | None) -> None:
@@ -96,18 +96,18 @@ class UserCallback:
 
         Args:
             run_context: The run.
-            error: What `fit` raises; None if it returns.
+            error: The error that `fit` raises; None if `fit` returns.
         """
 
 
 class Enough(Exception):  # noqa: N818 (no error, but a way out)
-    """A callback has ended the training in good order. It says so with StopIteration, which a training function may
-    raise by mistake."""
+    """A callback has ended the training in good order. It stands for the callback's StopIteration, because a training
+    function may raise that by mistake."""
 
 
 @contextlib.contextmanager
 def hearing() -> Iterator[None]:
-    """Take StopIteration of a callback that is called in the block as its word for `Enough`."""
+    """Turn StopIteration into `Enough` for callbacks that are called in the block."""
     try:
         yield
     except StopIteration as stop:
@@ -116,8 +116,9 @@ def hearing() -> Iterator[None]:
 
 @contextlib.contextmanager
 def follow_run(run_context: TrainRunContext, user_callbacks: Sequence[UserCallback]) -> Iterator[None]:
-    """Call `UserCallback.before_run`, and when the block ends `after_run` of those whose `before_run` did not raise:
-    the last one first."""
+    """Call `UserCallback.before_run` of all callbacks, and at the end of the block `after_run` in reverse order.
+
+    A callback gets no `after_run` if its `before_run` raised or was not reached."""
     error: BaseException | None = None
 
     def end(callback: UserCallback) -> None:

@@ -15,19 +15,19 @@ from hocket.train.tracking import plain
 
 
 class ValidationFn(Protocol):
-    """A function that validates a checkpoint. It runs in a process of its own, beside the ranks."""
+    """A function that validates a checkpoint, in a process of its own beside the ranks."""
 
     def __call__(self, checkpoint: checkpoint_module.Checkpoint, **kwargs: object) -> dict[str, Any]:
-        """Return metrics, which are added to those of the checkpoint's report."""
+        """Return metrics to add to the metrics of the checkpoint's report."""
 
 
 @keywords.explained()
 @dataclass(frozen=True)
 class ValidationTaskConfig:
-    """How one checkpoint is validated.
+    """The settings for the validation of one checkpoint.
 
     Raises:
-        TypeError: `fn_kwargs` is no dict by names, or holds what JSON cannot hold.
+        TypeError: `fn_kwargs` is not a dict from names to values that JSON can hold.
         ValueError: `timeout_s` is not positive.
 
     Example:
@@ -39,11 +39,11 @@ class ValidationTaskConfig:
     fn_kwargs: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments for the function. They are kept with the checkpoint, so JSON must be able to hold them."""
     timeout_s: float | None = None
-    """Seconds that it may take. None: any."""
+    """Seconds that the validation may take. None: no limit."""
 
     def __post_init__(self) -> None:
         given: object = self.fn_kwargs
-        if given is None:  # what Ray's programs write for none
+        if given is None:  # programs written for Ray pass None for no arguments
             object.__setattr__(self, "fn_kwargs", {})
         elif not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
             raise TypeError(
@@ -66,13 +66,13 @@ class ValidationTaskConfig:
 @keywords.explained()
 @dataclass(frozen=True)
 class ValidationConfig:
-    """How checkpoints are validated whose report asks for it: ``report(..., validation=True)``.
+    """The settings for validating checkpoints. A report requests a validation: ``report(..., validation=True)``.
 
-    One validation runs at a time, as a task beside the ranks. By default it holds no CPU, so that it never waits for
-    the ranks that hold them.
+    One validation runs at a time, as a task beside the ranks. By default the task holds no CPU, and so never waits
+    for CPUs that the ranks hold.
 
     Raises:
-        TypeError: `fn` cannot be called, `task_config` has the wrong type, or an option does.
+        TypeError: `fn` cannot be called, or `task_config` or an option has the wrong type.
         ValueError: An option is unknown or breaks its rule.
 
     Example:
@@ -96,11 +96,11 @@ class ValidationConfig:
     """
 
     fn: ValidationFn | Callable[..., dict[str, Any]]
-    """The function."""
+    """The function that validates a checkpoint."""
     task_config: ValidationTaskConfig = field(default_factory=ValidationTaskConfig)
-    """What holds for reports that say nothing else."""
+    """The defaults for reports that give no settings of their own."""
     ray_remote_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the task, as for `hocket.remote`, such as ``{"num_cpus": 1}``. Ray's name for them."""
+    """Options of the task, as for `hocket.remote`, such as ``{"num_cpus": 1}``. The name is Ray's."""
 
     def __post_init__(self) -> None:
         if not callable(self.fn):
@@ -108,7 +108,7 @@ class ValidationConfig:
                 f"fn must be a function that takes a checkpoint, but received {self.fn!r}. Pass the function itself."
             )
         for name, default in (("task_config", ValidationTaskConfig()), ("ray_remote_kwargs", {})):
-            if getattr(self, name) is None:  # what Ray's programs write for the default
+            if getattr(self, name) is None:  # programs written for Ray pass None for the default
                 object.__setattr__(self, name, default)
         if not isinstance(self.task_config, ValidationTaskConfig):
             raise TypeError(
@@ -134,15 +134,15 @@ class ValidationConfig:
         return {name: float(amount) for name, amount in amounts.items() if amount}
 
     def run(self, checkpoint: checkpoint_module.Checkpoint, task: ValidationTaskConfig) -> dict[str, Any]:
-        """Call the function here.
+        """Call the function in this process.
 
         Raises:
-            TypeError: It returned no dict.
+            TypeError: The function did not return a dict.
         """
         return _validate(self.fn, checkpoint, task.fn_kwargs)
 
     def merge(self, asked: bool | ValidationTaskConfig) -> ValidationTaskConfig:
-        """Return how a checkpoint is validated, from what its report asked for."""
+        """Return the settings for a checkpoint, from its report's request and the defaults."""
         if isinstance(asked, bool):
             return self.task_config
         return ValidationTaskConfig({**self.task_config.fn_kwargs, **asked.fn_kwargs}, asked.timeout_s)

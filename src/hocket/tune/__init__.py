@@ -1,16 +1,16 @@
-"""Search for hyperparameters: many trials of one function, and what became of each.
+"""Search for hyperparameters: run many trials of one function, and collect their outcomes.
 
-The rooms, from the outside in:
+The parts, from the outside in:
 
-- `tuner` is the entry, `configs` its settings, `result_grid` and `result` its return values. `context` has what a
-  trial's function calls, `trainable` the base of trials that are classes.
-- `search` proposes configurations: spaces, and searchers. `schedulers` decide which trials go on. Both are state
-  machines without clock, files and threads.
-- `run` is the driver's side: which trial is next, what becomes of a report, where trials run. `worker` is the side of a
-  trial's process.
-- `log` is the one file that a search is; `history` reads it.
+- `tuner` is the entry, `configs` its settings, `result_grid` and `result` its return values. `context` holds the
+  functions that a trial's function calls, `trainable` the base of trials that are classes.
+- `search` holds spaces and searchers, which propose configurations. `schedulers` decide which trials go on. Both are
+  state machines without clock, files and threads.
+- `run` is the driver's side: it chooses the next trial, handles reports, and places trials in processes. `worker` is
+  the side of a trial's process.
+- `log` is the one file that stores a search; `history` reads it.
 
-Optuna is imported by `search.optuna` alone, when it is used.
+Only `search.optuna` imports Optuna, when it is used.
 """
 
 from hocket._base import missing as _missing

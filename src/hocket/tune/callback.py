@@ -1,4 +1,4 @@
-"""Events of a search while it runs: the base of loggers, displays and a user's own callbacks."""
+"""Events of a search while it runs: the base of loggers, displays and users' own callbacks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hocket.tune import trial as trials
 
 
 class Callback:
-    """Told of what happens in a search, in the process that called `fit`, in the thread that called it.
+    """A receiver of a search's events, in the process and the thread that called `fit`.
 
-    Each method does nothing by default. What one raises ends the search with that error. ``iteration`` is how many
-    events the search has handled, ``trials`` are all that were proposed, in their order.
+    Each method does nothing by default. An error that a method raises ends the search. ``iteration`` is the number of
+    events that the search has handled; ``trials`` are all trials proposed so far, in their order.
 
     Example:
         >>> from hocket import tune
@@ -36,21 +36,21 @@ class Callback:
         """Called once, before the first trial."""
 
     def get_state(self) -> Any:
-        """Return what this callback is to know when the search is restored; None: nothing.
+        """Return the state that a restored search gives back to this callback; None if there is none.
 
-        It is kept in the log every ten seconds and when the search ends, also by an error: what happened in the last
-        seconds before a kill is not in it.
+        The log stores the state every ten seconds and when the search ends, also by an error. Changes in the last
+        seconds before a kill are not stored.
         """
         return None
 
     def set_state(self, state: Any) -> None:
-        """Take what `get_state` returned. Called after `setup` where a search goes on, unless there was nothing."""
+        """Take the state that `get_state` returned. Called after `setup` if a search goes on and has a state."""
 
     def on_step_begin(self, iteration: int, trials: Sequence[trials.Trial], **info: Any) -> None:
-        """Called before the search waits for something to happen."""
+        """Called before the search waits for the next event."""
 
     def on_step_end(self, iteration: int, trials: Sequence[trials.Trial], **info: Any) -> None:
-        """Called when that is handled."""
+        """Called when the search has handled that event."""
 
     def on_trial_start(self, iteration: int, trials: Sequence[trials.Trial], trial: trials.Trial, **info: Any) -> None:
         """Called when a trial begins or goes on."""
@@ -76,12 +76,12 @@ class Callback:
     def on_trial_complete(
         self, iteration: int, trials: Sequence[trials.Trial], trial: trials.Trial, **info: Any
     ) -> None:
-        """Called when a trial has ended, not by an error."""
+        """Called when a trial has ended without an error."""
 
     def on_trial_recover(
         self, iteration: int, trials: Sequence[trials.Trial], trial: trials.Trial, **info: Any
     ) -> None:
-        """Called when a trial failed and will be tried again."""
+        """Called when a trial failed and the search will try it again."""
 
     def on_trial_error(self, iteration: int, trials: Sequence[trials.Trial], trial: trials.Trial, **info: Any) -> None:
         """Called when a trial failed for good."""
@@ -89,7 +89,7 @@ class Callback:
     def on_checkpoint(
         self, iteration: int, trials: Sequence[trials.Trial], trial: trials.Trial, checkpoint: object, **info: Any
     ) -> None:
-        """Called when a trial has saved a checkpoint, with the checkpoint."""
+        """Called with the checkpoint that a trial has saved."""
 
     def on_experiment_end(self, trials: Sequence[trials.Trial], **info: Any) -> None:
         """Called once, after the last trial."""

@@ -11,10 +11,10 @@ def check_int(name: str, value: object, rule: str, least: int | None = None) -> 
     """Check that a value is a whole number.
 
     Args:
-        name: The argument's.
-        value: What was given.
-        rule: What it says in the error: ``"0 or more"``.
-        least: It is this or more.
+        name: The argument's name.
+        value: The value that was passed.
+        rule: The rule's words in the error, such as ``"0 or more"``.
+        least: The least value allowed.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, {rule}, but received {value!r}.")
@@ -23,7 +23,7 @@ def check_int(name: str, value: object, rule: str, least: int | None = None) -> 
 
 
 def check_flag(name: str, value: object, *others: object) -> None:
-    """Check that a value is True or False, or one of some others."""
+    """Check that a value is True, False or one of `others`."""
     if not isinstance(value, bool) and not any(value is other for other in others):
         raise TypeError(f"{name} must be True or False, but received {value!r}. Leave it out for the default.")
 
@@ -37,7 +37,7 @@ def check_function(name: str, value: object) -> None:
 
 
 def check_seconds(name: str, given: Any) -> None:
-    """Check that a value is a time of more than 0 seconds, or None."""
+    """Check that a value is None or a time of more than 0 seconds."""
     seconds: Any = read_seconds(given)
     if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float)):
         raise TypeError(f"{name} must be seconds, a number, but received {seconds!r}. Write {name}=60.")
@@ -51,7 +51,7 @@ def read_seconds(given: float | dt.timedelta | None) -> float | None:
 
 
 def read_output_files(given: object) -> tuple[str, str] | None:
-    """Return the names of the files for what trials print, as ``log_to_file`` says."""
+    """Return the names of the files for the output of trials, as ``log_to_file`` says; None if there are no files."""
     if given is None or given is False:
         return None
     names = ("stdout", "stderr") if given is True else (given, given) if isinstance(given, str) else given

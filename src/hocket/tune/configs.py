@@ -1,4 +1,4 @@
-"""The settings of a search: records that are checked when they are made."""
+"""The settings of a search: records that check their values when they are made."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NameCreator: TypeAlias = Callable[[trial.Trial], str]
 )
 @dataclass(frozen=True)
 class TuneConfig:
-    """How a search goes.
+    """The settings of a search: its metric, searcher, scheduler, limits and names.
 
     Raises:
         TypeError: A value has the wrong type.
@@ -40,41 +40,40 @@ class TuneConfig:
     """
 
     mode: str | None = None
-    """Whether the best value is the ``"max"`` or the ``"min"``."""
+    """Whether the greatest (``"max"``) or the least (``"min"``) value of `metric` is the best."""
     metric: str | None = None
-    """The metric that counts, ``"a/b"`` for nested ones. A searcher or a scheduler that has its own needs none."""
+    """The metric to optimize, ``"a/b"`` for a nested one. Not needed if the searcher or the scheduler has its own."""
     search_alg: searcher.Searcher | None = None
-    """What proposes configurations. Default: `BasicVariantGenerator`, which samples `param_space` at random."""
+    """The searcher, which proposes configurations. Default: `BasicVariantGenerator`, which samples at random."""
     scheduler: contract.TrialScheduler | None = None
-    """What decides which trials go on. Default: `FIFOScheduler`, which lets all do."""
+    """The scheduler, which decides which trials go on. Default: `FIFOScheduler`, which stops none."""
     num_samples: int = 1
-    """How many configurations are sampled; each is combined with all of the grid. -1: until the search is ended."""
+    """How many configurations to sample, each with every point of the grid. -1: sample until the search ends."""
     max_concurrent_trials: int | None = None
-    """How many trials run at once at most. Default: as many as the session's resources allow."""
+    """The most trials that run at once. Default: as many as the session's resources allow."""
     time_budget_s: float | dt.timedelta | None = None
-    """Seconds after which the search ends the trials that run, and is over."""
+    """Seconds after which the search stops its running trials and ends."""
     reuse_actors: bool | None = None
-    """Whether a process runs one trial after another; a class by its `reset_config`. Default: functions do, so what one
-    trial leaves in global variables the next one finds; classes do not."""
+    """Whether a process runs one trial after another; a class then needs `reset_config`. Default: True for functions,
+    so a trial finds the global variables that an earlier one left; False for classes."""
     trial_name_creator: NameCreator | None = None
-    """Makes a trial's name from the trial."""
+    """A function from a trial to its name."""
     trial_dirname_creator: NameCreator | None = None
-    """Makes the name of a trial's folder from the trial; each needs another."""
+    """A function from a trial to the name of its folder, which must differ from trial to trial."""
     _: KW_ONLY
     seed: int | None = None
-    """What all randomness is drawn from: the same seed gives the same configurations, whatever the number of workers.
-    Default: another one for each search; it is in the log."""
+    """The seed of all randomness. The same seed gives the same configurations, whatever the number of workers. Default:
+    a new seed for each search; the log stores it."""
     deterministic: bool = False
-    """Whether a searcher knows, when it proposes a trial, the results of all trials but the `max_concurrent_trials` - 1
-    latest, and no others, so that one that learns proposes the same in each run, however many trials run at once. A new
-    trial then waits for the result of the one that is `max_concurrent_trials` before it, which costs time where trials
-    take differently long, and the searcher learns later."""
+    """Whether the searcher proposes the same configurations in each run, however many trials run at once. It then
+    proposes a trial from the results of all earlier trials except the latest `max_concurrent_trials` - 1. The price: a
+    new trial waits for the result of the trial `max_concurrent_trials` before it, and the searcher learns later."""
     trial_timeout_s: float | None = None
-    """Seconds after which a trial that has not reported is ended as failed. Default: it is waited for."""
+    """Seconds without a report after which a trial fails. Default: no limit."""
 
     def __post_init__(self) -> None:
         if self.mode not in (None, "max", "min"):
-            is_turned = self.metric in ("max", "min")  # Ray's order by position is mode, metric
+            is_turned = self.metric in ("max", "min")  # Ray's positional order is mode, metric
             remedy = f"TuneConfig(metric={self.mode!r}, mode={self.metric!r})" if is_turned else "mode='min' for a loss"
             raise ValueError(f"mode must be 'max' or 'min', but received {self.mode!r}. Write {remedy}.")
         metric: object = self.metric
@@ -135,16 +134,16 @@ class TuneConfig:
 @keywords.explained(aliases=spellings.CHECKPOINT)
 @dataclass(frozen=True)
 class CheckpointConfig(train_configs.CheckpointConfig):
-    """Which checkpoints of a trial are kept, and when classes save them.
+    """The settings of checkpoints: which ones of a trial are kept, and when a `Trainable` saves.
 
     Raises:
         ValueError: A value breaks a rule.
     """
 
-    checkpoint_frequency: int = 0  # type: ignore[assignment]  # in training it is refused
-    """After how many steps a `Trainable` saves. 0: only when a scheduler asks. Functions save when they report one."""
-    checkpoint_at_end: bool | None = None  # type: ignore[assignment]  # the same
-    """Whether a `Trainable` saves when it ends. Default: if it has ``save_checkpoint``."""
+    checkpoint_frequency: int = 0  # type: ignore[assignment]  # training refuses the setting
+    """Steps between a `Trainable`'s saves. 0: only at a scheduler's request. Functions save when they report."""
+    checkpoint_at_end: bool | None = None  # type: ignore[assignment]  # training refuses the setting
+    """Whether a `Trainable` saves when it ends. Default: True if it has ``save_checkpoint``."""
 
     def __post_init__(self) -> None:
         rule = "0 or more steps (0: only when a scheduler asks)"
@@ -158,7 +157,7 @@ class CheckpointConfig(train_configs.CheckpointConfig):
 @keywords.explained(aliases=spellings.FAILURE)
 @dataclass(frozen=True)
 class FailureConfig:
-    """The reaction to a trial's failure.
+    """The reaction of a search to a trial's failure.
 
     Raises:
         ValueError: A value breaks a rule.
@@ -166,9 +165,9 @@ class FailureConfig:
     """
 
     max_failures: int = 0
-    """How often a trial is tried again, from its latest checkpoint. 0: never; -1: without end."""
+    """How often a failed trial is tried again, from its latest checkpoint. 0: never; -1: without limit."""
     fail_fast: bool | str = False
-    """True: the first trial that fails ends the search. ``"raise"``: its error also comes out of `fit`."""
+    """True: the first trial that fails ends the search. ``"raise"``: `fit` then also raises its error."""
 
     def __post_init__(self) -> None:
         checks.check_int("max_failures", self.max_failures, "0 or more, or -1 without end", least=-1)
@@ -186,39 +185,39 @@ class FailureConfig:
 )
 @dataclass(frozen=True)
 class RunConfig:
-    """A search's name, its place, when trials stop, and how it is watched.
+    """A search's name, its storage, when its trials stop, and how it shows progress.
 
     Raises:
-        ValueError: The name is not one folder's name, or nobody knows the scheme of the path.
+        ValueError: `name` is not the name of a single folder, or the scheme of `storage_path` is unknown.
         TypeError: A value has the wrong type.
-        MissingExtraError: The path is in a store, and needs a library that is not installed.
+        MissingExtraError: `storage_path` is in a store that needs a library that is not installed.
     """
 
     name: str | None = None
-    """The search's folder in `storage_path`. Default: one with date, time and a random part."""
+    """The search's folder in `storage_path`. Default: a name made of date, time and a random part."""
     storage_path: str | os.PathLike[str] | None = None
     """The folder that holds searches, or an address such as ``s3://bucket/searches``. Default: ``~/hocket_results``."""
     storage_filesystem: Any = None
-    """Where `storage_path` is: one of pyarrow's file systems or of fsspec's. Default: this machine, unless it is an
+    """A file system of pyarrow or fsspec that holds `storage_path`. Default: this machine's, unless the path is an
     address."""
     failure_config: FailureConfig = field(default_factory=FailureConfig)
-    """What happens when a trial fails."""
+    """How the search reacts to a trial's failure."""
     checkpoint_config: train_configs.CheckpointConfig = field(default_factory=CheckpointConfig)
     """Which checkpoints of a trial are kept."""
     sync_config: object = None
-    """Without meaning here: files are written where they belong."""
+    """Accepted for programs written for Ray; has no effect, because files are written straight to their final place."""
     verbose: int = 1
-    """0: nothing is written; 1: the best trials, while it runs and at the end; 2: also a line a report."""
+    """0: print nothing; 1: print the best trials, during the search and at its end; 2: also a line for each report."""
     stop: object = None
-    """When a trial ends: ``{"accuracy": 0.9, "training_iteration": 10}`` (at one of them), a function of a trial's id
-    and its report, or a `Stopper`."""
+    """When a trial ends: limits such as ``{"accuracy": 0.9, "training_iteration": 10}`` (at the first that it reaches),
+    a function of a trial's id and its report, or a `Stopper`."""
     callbacks: Sequence[callback.Callback] = ()
-    """Called in the process that called `fit`, in this order."""
+    """Callbacks, which run in the process that called `fit`, in this order."""
     progress_reporter: progress_reporter.ProgressReporter | None = None
-    """Prints tables of the search while it runs, instead of the rows that a terminal has otherwise: `CLIReporter`."""
+    """Prints tables during the search, such as `CLIReporter`. Default: a terminal shows the rows of the best trials."""
     log_to_file: bool | str | tuple[str, str] = False
-    """Whether what a trial prints goes to files in its folder, too: True for ``stdout`` and ``stderr``, a name for one
-    file, or two. What C code prints does not."""
+    """Whether a trial's output also goes to files in its folder: True for ``stdout`` and ``stderr``, one name for both,
+    or two names. Output of C code does not."""
 
     def __repr__(self) -> str:
         return places.show_record(self)
@@ -253,7 +252,7 @@ class RunConfig:
     def _check_types(self) -> None:
         failure: object = self.failure_config
         checkpoint: object = self.checkpoint_config
-        if isinstance(failure, train_configs.FailureConfig):  # one class in older programs
+        if isinstance(failure, train_configs.FailureConfig):  # older programs have one class for both
             object.__setattr__(self, "failure_config", FailureConfig(max_failures=failure.max_failures))
         elif not isinstance(failure, FailureConfig):
             raise TypeError(f"failure_config must be a FailureConfig, but received {failure!r}.")
@@ -269,21 +268,21 @@ class RunConfig:
 
     @property
     def output_files(self) -> tuple[str, str] | None:
-        """The names of the files that `log_to_file` means."""
+        """The names of the files that `log_to_file` asks for."""
         return checks.read_output_files(self.log_to_file)
 
     def locate(self) -> Path | places.Place:
-        """Return where searches are kept: a whole path, or a place in a store."""
+        """Return the folder that holds searches: an absolute path, or a place in a store."""
         found = train_configs.locate(self.storage_path, self.storage_filesystem)
         return found if isinstance(found, places.Place) else found.absolute()
 
 
 AnyRunConfig: TypeAlias = RunConfig | train_configs.RunConfig
-"""The configuration of a search; older programs pass that of a training run."""
+"""The configuration of a search; older programs pass the configuration of a training run."""
 
 
 def read_run_config(given: object) -> object:
-    """Return the configuration of a search; that of a training run, which older programs pass, is converted."""
+    """Return the configuration of a search; convert that of a training run, which older programs pass."""
     if not isinstance(given, train_configs.RunConfig):
         return given
     for name in ("callbacks", "worker_runtime_env"):
@@ -305,31 +304,31 @@ def read_run_config(given: object) -> object:
 
 
 class ResumeType(enum.Enum):
-    """The fate of a trial when its search is resumed."""
+    """The treatment of a trial when its search is resumed."""
 
     RESUME = "resume"
-    """It goes on from its latest checkpoint."""
+    """The trial goes on from its latest checkpoint."""
     RESTART = "restart"
-    """It begins anew."""
+    """The trial begins anew."""
     SKIP = "skip"
-    """It stays as it is."""
+    """The trial stays as it is."""
 
 
 @keywords.explained()
 @dataclass(frozen=True)
 class ResumeConfig:
-    """The fate of trials, by how they were left, when a search is resumed.
+    """The treatment of trials, by their state, when a search is resumed.
 
     Raises:
         TypeError: A value is no `ResumeType`.
     """
 
     finished: ResumeType = ResumeType.SKIP
-    """Those that ended."""
+    """Trials that ended."""
     unfinished: ResumeType = ResumeType.RESUME
-    """Those that ran, waited or were paused."""
+    """Trials that were running, waiting or paused."""
     errored: ResumeType = ResumeType.SKIP
-    """Those that failed."""
+    """Trials that failed."""
 
     ResumeType = ResumeType
 

@@ -1,4 +1,4 @@
-"""The functions for a trial's function: report, where did I stop, which trial am I."""
+"""The functions that a trial's function calls to report, to find its checkpoint and to learn which trial it is."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ P = ParamSpec("P")
 
 
 def _tell_of_keywords(report: Callable[P, None]) -> Callable[P, None]:
-    """Return `report` so that metrics given by keywords, as Ray Tune once took them, raise with the call to write
-    instead."""
+    """Return `report` with a check: metrics as keywords, as in old Ray Tune, raise an error with the right call."""
     names = frozenset(inspect.signature(report).parameters)
 
     @functools.wraps(report)
@@ -34,18 +33,18 @@ def _tell_of_keywords(report: Callable[P, None]) -> Callable[P, None]:
 
 @_tell_of_keywords
 def report(metrics: Mapping[str, object], *, checkpoint: checkpoint_module.Checkpoint | None = None) -> None:
-    """Hand metrics, and maybe a checkpoint, to the search, and wait until it has decided whether the trial goes on.
+    """Send metrics, and maybe a checkpoint, to the search, and wait until it decides whether the trial goes on.
 
-    If it does not, the function is left from here: its ``finally`` blocks and context managers run.
+    If the trial does not go on, this call leaves the function; ``finally`` blocks and context managers run.
 
     Args:
         metrics: Plain values by name. Tensors are refused.
-        checkpoint: A folder of files, which are copied; it may be removed afterwards.
+        checkpoint: A folder of files. They are copied, so you may remove the folder afterwards.
 
     Raises:
         TypeError: The metrics are no dict, or the checkpoint is no `Checkpoint`.
         ValueError: The metrics hold a tensor or cannot be pickled.
-        RuntimeError: It is called outside a trial.
+        RuntimeError: The caller is outside a trial.
 
     Example:
         >>> from hocket import tune
@@ -60,17 +59,17 @@ def report(metrics: Mapping[str, object], *, checkpoint: checkpoint_module.Check
 
 
 def get_checkpoint() -> checkpoint_module.Checkpoint | None:
-    """Return what the trial goes on from: its latest checkpoint, or another trial's; None at a fresh start.
+    """Return the checkpoint that the trial goes on from, its own latest or another trial's; None at a fresh start.
 
     Raises:
-        RuntimeError: It is called outside a trial.
+        RuntimeError: The caller is outside a trial.
     """
     return trial_session.get_session("get_checkpoint").checkpoint
 
 
 @final
 class TuneContext:
-    """A trial's place in its search. Made by `get_context`."""
+    """A trial's place in its search. `get_context` returns it."""
 
     def __init__(self, session: trial_session.TrialSession) -> None:
         self._told = session.assignment
@@ -89,11 +88,11 @@ class TuneContext:
         return self._told.trial_id
 
     def get_trial_resources(self) -> resources.PlacementGroupFactory:
-        """Return what the trial holds; ``required_resources`` has it by resource name."""
+        """Return the trial's resources; ``required_resources`` has them by name."""
         return resources.PlacementGroupFactory([self._told.resources])
 
     def get_trial_dir(self) -> str:
-        """Return a folder for files of the trial, which is made if need be."""
+        """Return a folder for the trial's files; create it if needed."""
         self._storage.path.mkdir(parents=True, exist_ok=True)
         return str(self._storage.path)
 
@@ -102,14 +101,14 @@ class TuneContext:
         return 1
 
     def get_world_rank(self) -> int:
-        """Return 0, as the others."""
+        """Return 0: a trial is one process."""
         return 0
 
     get_local_rank = get_node_rank = get_world_rank
     get_local_world_size = get_world_size
 
     def get_storage(self) -> storage.Storage:
-        """Return where the trial is kept."""
+        """Return the storage of the trial."""
         return self._storage
 
 
@@ -117,6 +116,6 @@ def get_context() -> TuneContext:
     """Return the calling trial's place in its search.
 
     Raises:
-        RuntimeError: It is called outside a trial.
+        RuntimeError: The caller is outside a trial.
     """
     return TuneContext(trial_session.get_session("get_context"))

@@ -1,8 +1,8 @@
-"""Values as lines of JSON, and back: what the log of a search is made of.
+"""Values as lines of JSON, and back: the format of a search's log.
 
-Numbers, texts, lists and dicts stand there as JSON has them, so that anyone can read the log. What JSON cannot hold
-(tuples, classes, arrays, dicts with other keys) is pickled, and comes back as it was. Beside a number or text of
-another class stands Python's own, for viewers, which open no pickle.
+JSON holds numbers, texts, lists and dicts as they are, so anyone can read the log. Other values (tuples, classes,
+arrays, dicts with other keys) are pickled, and come back unchanged. A pickled number or text, such as one of NumPy, has
+its plain value beside it, for viewers, which open no pickle.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _PLAIN: Final = (str, int, float, bool, type(None))
 
 
 def encode(record: Mapping[str, object]) -> bytes:
-    """Return a record as one line, with its end.
+    """Return a record as one line, with its line end.
 
     Raises:
-        TuneError: It has something that cannot be pickled.
+        TuneError: A value cannot be pickled.
     """
     return json.dumps({name: _simplify(value) for name, value in record.items()}).encode() + b"\n"
 
 
 def decode(line: bytes, opener: trust.Opener | None = None) -> dict[str, Any]:
-    """Return a record.
+    """Return the record of a line.
 
     Args:
         line: The line.
-        opener: Opens what is pickled in it. Default: that stays as it is in the line, and no code runs.
+        opener: Opens pickled values. Default: pickled values stay as text, and no code runs.
     """
     decoder = _PLAINLY
     if opener is not None and _MARK in line:
@@ -76,7 +76,7 @@ def _restore(load: Callable[[bytes], object], found: dict[str, Any]) -> object:
     if _PICKLED in found and found.keys() <= {_PICKLED, _SHOWN}:
         try:
             return load(base64.b85decode(found[_PICKLED]))
-        except TypeError as error:  # it is no text, or no pickle that can be opened
+        except TypeError as error:  # not a text, or not a pickle that may be opened
             raise ValueError(str(error).rstrip(".")) from error
     return found
 
@@ -86,7 +86,7 @@ _PLAINLY: Final = json.JSONDecoder()
 
 
 def make_portable(error: BaseException) -> BaseException:
-    """Return an error that can be pickled: another one with its text, if it cannot."""
+    """Return an error that can be pickled: `error` itself, or else another error with its text."""
     try:
         pickle.loads(cloudpickle.dumps(error))
     except Exception:
@@ -95,7 +95,7 @@ def make_portable(error: BaseException) -> BaseException:
 
 
 def try_pickle(value: object) -> bytes | str:
-    """Return a value pickled, or why it cannot be."""
+    """Return the pickle of a value, or the reason why it cannot be pickled."""
     try:
         blob: bytes = cloudpickle.dumps(value)
     except Exception as error:
@@ -104,7 +104,7 @@ def try_pickle(value: object) -> bytes | str:
 
 
 def read_error(blob: bytes | str, text: str) -> BaseException:
-    """Return an error that `try_pickle` was given; one with its text if that cannot be had."""
+    """Return the error in a result of `try_pickle`; an error with `text` if it cannot be unpickled."""
     if isinstance(blob, bytes):
         try:
             found = pickle.loads(blob)

@@ -6,8 +6,8 @@ from hocket import exceptions
 
 
 class TuneError(exceptions.HocketError):
-    """A search cannot go on, or its results lack a requested metric. The message says why, and what to write."""
+    """An error that ends a search, or a metric missing from its results. The message says why, and what to write."""
 
 
 class ExperimentError(TuneError, TypeError, ValueError):
-    """An experiment that `run_experiments` was given, or the name of a trainable, is none."""
+    """An invalid experiment for `run_experiments`, or an invalid or unknown trainable."""

@@ -1,4 +1,4 @@
-"""The outcomes of all trials of a search, under the names that programs before `ResultGrid` use."""
+"""The outcomes of all trials of a search, under the names that older programs use instead of `ResultGrid`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ExperimentAnalysis:
 
     Args:
         experiment_checkpoint_path: The search's folder, or its `ResultGrid`.
-        default_metric: What counts unless a call says otherwise.
+        default_metric: The metric to compare by, unless a call names another.
         default_mode: ``"max"`` or ``"min"``.
         trust: See `ResultGrid`.
     """
@@ -53,22 +53,22 @@ class ExperimentAnalysis:
 
     @property
     def best_config(self) -> dict[str, Any]:
-        """Its configuration."""
+        """The best trial's configuration."""
         return self.best_trial.config
 
     @property
     def best_result(self) -> dict[str, Any]:
-        """Its last report."""
+        """The best trial's last report."""
         return self.best_trial.metrics
 
     @property
     def best_checkpoint(self) -> Any:
-        """Its latest checkpoint."""
+        """The best trial's latest checkpoint."""
         return self.best_trial.checkpoint
 
     @property
     def best_logdir(self) -> str:
-        """Its folder."""
+        """The best trial's folder."""
         return self.best_trial.path
 
     @property
@@ -124,7 +124,7 @@ class ExperimentAnalysis:
     def get_last_checkpoint(
         self, trial: result.Result | None = None, metric: str | None = None, mode: str | None = None
     ) -> Any:
-        """Return a trial's latest checkpoint; the best trial's if none is given."""
+        """Return a trial's latest checkpoint; default: the best trial's."""
         return (trial or self.get_best_trial(metric, mode)).checkpoint
 
     def get_all_configs(self) -> dict[str, dict[str, Any]]:

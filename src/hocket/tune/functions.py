@@ -1,4 +1,4 @@
-"""Searches by one call, as programs before `Tuner` wrote them."""
+"""Searches by one call, the form that programs before `Tuner` use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hocket.tune.search import creation as searcher_creation
 from hocket.tune.search import searcher
 
 RESUME: Final = ("AUTO", "AUTO+ERRORED", "LOCAL", "LOCAL+ERRORED", "LOCAL+RESTART_ERRORED", "ERRORED_ONLY", "PROMPT")
-"""What ``resume`` may be, beside True and False. Ray's."""
+"""Ray's values of ``resume`` beside True and False."""
 
 
 @dataclass
@@ -39,10 +39,10 @@ class Experiment:
 
     name: str
     run: Any
-    """What is searched over: a function, a `Trainable`, or a name."""
+    """The trainable: a function, a `Trainable`, or a registered name."""
     stop: object = None
     config: Mapping[str, Any] = field(default_factory=dict)
-    """The space."""
+    """The search space."""
     resources_per_trial: Any = None
     """See `with_resources`."""
     num_samples: int = 1
@@ -95,40 +95,41 @@ def run(
     seed: int | None = None,
     trust: bool = False,
 ) -> experiment_analysis.ExperimentAnalysis:
-    """Search, and return what became of all trials. `Tuner` is the newer form; its `TuneConfig` and `RunConfig` say
-    what these arguments mean.
+    """Run a search, and return the outcomes of all trials. `TuneConfig` and `RunConfig` explain these arguments.
+
+    `Tuner` is the newer form.
 
     Args:
-        run_or_experiment: What is searched over, or an `Experiment`.
-        name: The search's.
-        metric: What counts.
+        run_or_experiment: The trainable to search over, or an `Experiment`.
+        name: The search's name.
+        metric: The metric to optimize.
         mode: ``"max"`` or ``"min"``.
         stop: When a trial ends.
-        time_budget_s: Seconds until the search is over.
-        config: The space.
-        resources_per_trial: What a trial holds; see `with_resources`.
-        num_samples: How many configurations are sampled.
+        time_budget_s: Seconds until the search ends.
+        config: The search space.
+        resources_per_trial: The resources of a trial; see `with_resources`.
+        num_samples: How many configurations to sample.
         storage_path: The folder that holds searches, or an address.
-        storage_filesystem: Where that is, as in `RunConfig`.
-        search_alg: What proposes configurations, or its name.
-        scheduler: What decides which trials go on, or its name.
+        storage_filesystem: The file system of `storage_path`, as in `RunConfig`.
+        search_alg: The searcher, or its name.
+        scheduler: The scheduler, or its name.
         checkpoint_config: Which checkpoints are kept.
         verbose: 0 is silent.
         progress_reporter: See `RunConfig`.
         log_to_file: See `RunConfig`.
         trial_name_creator: Makes a trial's name.
-        trial_dirname_creator: Makes a trial's folder's name.
-        sync_config: Without meaning here.
-        max_failures: How often a trial is tried again.
+        trial_dirname_creator: Makes the name of a trial's folder.
+        sync_config: Has no effect.
+        max_failures: How often a failed trial is tried again.
         fail_fast: Whether the first failure ends the search.
-        resume: Whether the search of this name goes on: ``"AUTO"``: if it is there.
-        resume_config: What becomes of its trials.
+        resume: Whether the search of this name goes on. ``"AUTO"``: if it exists.
+        resume_config: The fate of its trials when it goes on.
         reuse_actors: Whether a process runs one trial after another.
-        raise_on_failed_trial: Whether trials that failed raise, after the search.
-        callbacks: Called in this process.
-        max_concurrent_trials: How many trials run at once.
-        seed: What randomness is drawn from.
-        trust: With `resume`: read what the search's folder has pickled even where others may write to it.
+        raise_on_failed_trial: Whether to raise at the end if trials failed.
+        callbacks: Callbacks, which run in this process.
+        max_concurrent_trials: The most trials that run at once.
+        seed: The seed of all randomness.
+        trust: With `resume`: unpickle files of the search's folder even if other users may write to it.
 
     Raises:
         TuneError: Trials failed, and `raise_on_failed_trial` is True; or as `Tuner.fit`.
@@ -265,23 +266,23 @@ def run_experiments(
     concurrent: bool = False,
     callbacks: Sequence[callback.Callback] = (),
 ) -> list[result.Result]:
-    """Run searches, one after another; return the results of all their trials, whose texts are the trials' names.
+    """Run searches one after another, and return the results of all their trials under the trials' names.
 
     Args:
-        experiments: `Experiment`s, or a dict of their fields by name, or a list of these.
-        scheduler: What decides which trials go on, for the only search.
-        verbose: As in `run`, as the others.
-        progress_reporter: See `verbose`.
-        resume: See `verbose`.
-        resume_config: See `verbose`.
-        reuse_actors: See `verbose`.
-        raise_on_failed_trial: See `verbose`.
-        concurrent: For programs written for Ray: has no effect.
-        callbacks: See `verbose`.
+        experiments: `Experiment`s, a dict of their fields by name, or a list of these.
+        scheduler: The scheduler of the search; allowed for a single one.
+        verbose: As in `run`.
+        progress_reporter: As in `run`.
+        resume: As in `run`.
+        resume_config: As in `run`.
+        reuse_actors: As in `run`.
+        raise_on_failed_trial: As in `run`.
+        concurrent: Accepted for programs written for Ray; has no effect.
+        callbacks: As in `run`.
 
     Raises:
-        ExperimentError: A dict is no experiment. It is a `TuneError`.
-        ValueError: There are several searches, and one scheduler.
+        ExperimentError: A dict does not describe an experiment. The class is a `TuneError`.
+        ValueError: There are several searches, but one scheduler.
         TuneError: As `run`.
 
     Example:

@@ -1,4 +1,4 @@
-"""The history of a search's trials from its log; also while the search runs."""
+"""The history of a search's trials, read from its log, also while the search runs."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ ITERATION: Final = "training_iteration"
 
 
 Keeps: TypeAlias = tuple[str | None, str, int | None]
-"""By which metric of their reports checkpoints are ranked, in which order, and how many are kept."""
+"""The metric that ranks checkpoints, its order, and how many checkpoints are kept."""
 
 
 @dataclass(slots=True)
 class TrialHistory:
-    """A trial."""
+    """A trial and its reports and checkpoints so far."""
 
     trial: trials.Trial
     folder: str
     reports: list[dict[str, Any]] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
-    """Of each report, its number. A trial may report another ``training_iteration``, which is no number of ours."""
+    """The number of each report. It may differ from a ``training_iteration`` that the trial itself reports."""
     saved: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    """The names of its checkpoints, with the reports that they belong to."""
+    """The names of the trial's checkpoints, with the reports that they belong to."""
     computed: dict[str, float] = field(default_factory=dict)
-    """How many seconds of work are in each checkpoint."""
+    """Seconds of work in each checkpoint."""
     error: BaseException | None = None
     text: str | None = None
-    """The traceback of what it failed with."""
+    """The traceback of the error that ended the trial."""
     iteration: int = 0
-    """How often it has reported, with what it took over from others."""
+    """The number of the latest report. It counts on from the source after an exploit."""
     exploited: int = 0
-    """How many of its reports it had made when it last took over another one's state."""
+    """The number of reports that the trial had made when it last took over another trial's state."""
     exploits: list[result.Exploit] = field(default_factory=list)
     seconds: float = 0.0
     start: tuple[int, float] = (0, 0.0)
@@ -50,7 +50,7 @@ class TrialHistory:
     where: orders.Introduction = field(default_factory=orders.Introduction)
 
     def take(self, record: Mapping[str, Any]) -> None:
-        """Note a line of the log."""
+        """Update the history from a record of the log."""
         event = record["event"]
         if event == "report":
             self._report(record)
@@ -95,7 +95,7 @@ class TrialHistory:
         self.computed[name] = self.seconds
 
     def _start(self, record: Mapping[str, Any]) -> None:
-        """Forget what was reported after the checkpoint that the trial goes on from: it is made again."""
+        """Forget the reports after the checkpoint that the trial goes on from: the trial makes them again."""
         self.trial.status = trials.Status.RUNNING
         self.iteration = record["iteration"]
         begin = self.exploited if record["checkpoint"] is not None else 0
@@ -108,7 +108,7 @@ class TrialHistory:
             self.saved.clear()
 
     def _exploit(self, record: Mapping[str, Any]) -> None:
-        """The trial has another one's state and time from here on; what it has reported itself stays."""
+        """Continue with another trial's state and time; keep the trial's own reports."""
         self.trial.config, self.trial.experiment_tag = record["config"], record["tag"]
         self.iteration, self.exploited = record["iteration"], len(self.reports)
         taken = result.Exploit(source=record["source"], iteration=record["iteration"], config=record["config"])
@@ -117,7 +117,7 @@ class TrialHistory:
         self._save(record["checkpoint"])
 
     def build_result(self, experiment: Path) -> result.Result:
-        """Return what `ResultGrid` gives.
+        """Return the trial's result for a `ResultGrid`.
 
         Args:
             experiment: The search's folder.
@@ -127,11 +127,11 @@ class TrialHistory:
         return self._build(str(folder), found)
 
     def build_stored_result(self, experiment: places.Place, committed: Collection[str]) -> result.Result:
-        """Return what `ResultGrid` gives of a search that is kept in a store.
+        """Return the trial's result for a `ResultGrid` of a search in a store.
 
         Args:
             experiment: The search's folder.
-            committed: The checkpoints that are there, by path relative to it.
+            committed: The checkpoints in the store, by path relative to `experiment`.
         """
         folder = experiment.join(self.folder)
         there = [name for name, _ in self.saved if f"{self.folder}/{name}" in committed]
@@ -162,22 +162,22 @@ class TrialHistory:
 
 
 def read(folder: str | os.PathLike[str], prefix: str = "", opener: trust.Opener | None = None) -> list[TrialHistory]:
-    """Return all trials of a search, in the order in which they were proposed.
+    """Return all trials of a search, in the order of their proposal.
 
     Args:
-        folder: The search's.
-        prefix: What the ids of its trials begin with. Default: those of the latest search of the folder.
+        folder: The search's folder.
+        prefix: The prefix of the trials' ids. Default: that of the folder's latest search.
         opener: See `log.read`.
 
     Raises:
-        TuneError: There is no search in the folder, or its log is damaged.
+        TuneError: The folder has no search, or the log is damaged.
     """
     log.check_folder(folder)
     return build(log.read(folder, opener, log.choose(folder, prefix)))
 
 
 def build(records: Iterable[Mapping[str, Any]]) -> list[TrialHistory]:
-    """Return all trials that records are about."""
+    """Return all trials in the records of a log."""
     found: dict[str, TrialHistory] = {}
     keeps: Keeps = (None, "max", None)
     for record in records:

@@ -1,31 +1,31 @@
-"""The log of a search: one file, to which one writer appends a line for each thing that happens.
+"""The log of a search: one file, to which one writer appends a line for each event.
 
-What the log promises:
+The log guarantees:
 
-- **It is all there is.** A search that is resumed, the results, and programs that look on while it runs read this
-  file. What the writer keeps besides can be made from it.
-- **A kill at any byte loses nothing that was there before.** Lines are only appended, each by one write. A line without
-  its end is what a killed writer left of its last one: readers pass over it, and the next writer cuts it off. A process
-  that dies leaves what it wrote to the kernel; a machine that loses power may lose the last seconds.
-- **One writer.** It holds a lock on the file, which the kernel gives back when the process ends, however it ends.
+- **The log is complete.** Resumed searches, results and programs that watch a running search read this file alone. All
+  other files of the writer can be made from it.
+- **A kill at any byte loses no earlier line.** The writer only appends, one write a line. A line without its end is the
+  rest of a killed writer: readers skip it, and the next writer cuts it off. A dying process leaves its written lines to
+  the operating system; a machine that loses power may lose the last seconds.
+- **One writer.** It holds a lock on the file, which the operating system releases however the process ends.
 
-Each line is a JSON object (`hocket.tune.encoding`) whose ``event`` says what happened:
+Each line is a JSON object (`hocket.tune.encoding`). Its ``event`` names the event:
 
 ==========  ================================================================================================
-event       what else the line has
+event       meaning: other keys of the line
 ==========  ================================================================================================
 session     A search begins or goes on: ``time``, ``version``, ``seed``, ``prefix``, ``name``, ``metric``, ``mode``.
 trial       A trial was proposed: ``id``, ``number``, ``config``, ``tag``, ``folder``.
-start       It begins or goes on: ``id``, ``time``, ``attempt``, ``iteration`` and ``checkpoint`` that it goes on from.
-process     Which process it runs in: ``id``, ``pid``, ``host``.
-report      It has reported: ``id``, ``metrics``, ``time`` and ``seconds`` since its report before, ``checkpoint``,
-            and what was decided then, about it and others: ``acts``.
-save        It has saved a checkpoint that belongs to its last report: ``id``, ``checkpoint``.
-pause       A scheduler has set it aside: ``id``.
-exploit     It goes on from another one's state: ``id``, ``source``, ``config``, ``tag``, ``checkpoint``, ``iteration``.
-retry       It failed, and will be tried again: ``id``, ``error``.
-revive      It had ended, and goes on all the same: ``id``, ``restarts``.
-end         It has ended: ``id``, ``status``, ``reason``, ``error`` (text), ``cause`` (what was raised).
+start       The trial begins or goes on: ``id``, ``time``, ``attempt``; it goes on from ``iteration``, ``checkpoint``.
+process     The trial runs in a process: ``id``, ``pid``, ``host``.
+report      The trial has reported: ``id``, ``metrics``, ``time``, ``seconds`` since its last report, ``checkpoint``,
+            and the decisions at that report, about any trial: ``acts``.
+save        The trial has saved a checkpoint that belongs to its last report: ``id``, ``checkpoint``.
+pause       A scheduler has paused the trial: ``id``.
+exploit     It takes over another trial's state: ``id``, ``source``, ``config``, ``tag``, ``checkpoint``, ``iteration``.
+retry       The trial failed, and will be tried again: ``id``, ``error``.
+revive      The trial had ended, and goes on all the same: ``id``, ``restarts``.
+end         The trial has ended: ``id``, ``status``, ``reason``, ``error`` (text), ``cause`` (the exception).
 ==========  ================================================================================================
 """
 
@@ -46,15 +46,15 @@ from hocket.stores import local_files, names, trust
 from hocket.tune import encoding, errors
 
 NAME: Final = "search.jsonl"
-"""The file in the folder of a search."""
+"""The log's name in the folder of a search."""
 
 VERSION: Final = 1
-"""What the first line says; a reader of an older version refuses a newer log."""
+"""The format's version, in the first line. A reader of an older version refuses a newer log."""
 
 
 @final
 class Writer:
-    """Appends to the log of a search. Used by one thread.
+    """The writer of a search's log. One thread uses it.
 
     Args:
         folder: The search's folder, which exists.
@@ -70,7 +70,7 @@ class Writer:
         showing.note_log(self.path)
 
     def _cut(self) -> None:
-        """Remove a line that a killed writer has not finished."""
+        """Remove the unfinished line of a killed writer."""
         size = os.fstat(self._descriptor).st_size
         kept = size
         while kept > 0:
@@ -97,12 +97,12 @@ class Writer:
             ) from error
 
     def close(self) -> None:
-        """Let others write."""
+        """Release the lock, so that another writer may open the log."""
         os.close(self._descriptor)
 
 
 def _open_locked(path: Path) -> int:
-    """Open a log, which is made, for one writer."""
+    """Open a log for one writer; create the file if needed."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,27 +112,26 @@ def _open_locked(path: Path) -> int:
             f"The search in {str(path.parent)!r} goes on already: another fit(), here or in another process, has not "
             "returned. Wait for it, or give RunConfig(name=...) another name."
         ) from None
-    except OSError:  # file systems that cannot lock (NFS) keep nobody out
+    except OSError:  # file systems without locks (NFS) keep no writer out
         pass
     return descriptor
 
 
 def name_earlier(prefix: str) -> str:
-    """Return how the log of an earlier search is called that was set aside, by the prefix of its trials' ids."""
+    """Return the name of an earlier search's log that was set aside, from the prefix of its trials' ids."""
     return f"search-{prefix}.jsonl"
 
 
 def choose(folder: str | os.PathLike[str], prefix: str) -> str:
-    """Return the name of the log, of one that was set aside or of the latest, that has the search with a prefix."""
+    """Return the name of the log that holds the search with a prefix: a log that was set aside, or the latest."""
     earlier = name_earlier(prefix)
     return earlier if names.join(folder, earlier, "A search's prefix").exists() else NAME
 
 
 def set_aside(folder: Path, setup: str) -> str:
-    """Rename the log of an earlier search, and the file `setup` of what its tuner was given, so that a new search can
-    begin in its folder. Return the earlier one's prefix; empty if there is none.
+    """Rename the log of an earlier search, and its tuner's `setup` file, to make room for a new search in the folder.
 
-    Nothing of the log is unpickled: a new search trusts no file that it finds.
+    Return the earlier search's prefix; empty if there is none. Unpickle nothing, as a new search trusts no file.
     """
     path = folder / NAME
     try:
@@ -148,7 +147,7 @@ def set_aside(folder: Path, setup: str) -> str:
         prefix = secrets.token_hex(3)
     descriptor = _open_locked(path)
     try:
-        with contextlib.suppress(FileNotFoundError):  # first, as a log alone is set aside the next time
+        with contextlib.suppress(FileNotFoundError):  # first: a log alone is set aside the next time
             (folder / setup).rename(folder / setup.replace(".", f"-{prefix}.", 1))
         path.rename(folder / name_earlier(prefix))
     finally:
@@ -159,15 +158,15 @@ def set_aside(folder: Path, setup: str) -> str:
 def read(
     folder: str | os.PathLike[str], opener: trust.Opener | None = None, name: str = NAME
 ) -> Iterator[dict[str, Any]]:
-    """Give the records of a search, from the first to the last that is whole; also while it is written.
+    """Yield the records of a search, from the first to the last whole one, also while a writer appends.
 
     Args:
-        folder: Where the log is.
+        folder: The log's folder.
         opener: See `encoding.decode`.
 
     Raises:
         FileNotFoundError: There is no log.
-        TuneError: A line in the middle is not one of ours, or the log is of a newer version.
+        TuneError: A line in the middle is damaged, or a newer version wrote the log.
         UntrustedFolderError: The opener refuses.
     """
     path = Path(folder, name)
@@ -195,7 +194,7 @@ def read(
 
 
 def _check(record: dict[str, Any], path: Path) -> None:
-    """Raise for a record that does not have what its event says, or whose names lead out of the search's folder."""
+    """Raise ValueError if a record's values do not fit its event, or if its names lead out of the search's folder."""
     event = record["event"]
     for rule in _RULES.get(event, "id:?text").split():
         key, _, kind = rule.partition(":")
@@ -245,18 +244,18 @@ _RULES: Final[Mapping[str, str]] = {
     "end": "id:text status:status reason:?text error:?text cause:any",
     "callbacks": "states:list",
 }
-"""What a record has, and of which kind; a question mark for what may be missing, or null."""
+"""The values of each event's record, by key and kind. ``?`` marks a value that may be missing or null."""
 
 
 def check_folder(folder: str | os.PathLike[str], shown: str | None = None) -> Mapping[str, object]:
     """Return the first record of a search's log.
 
     Args:
-        folder: Where the log is.
-        shown: What the folder is called in the error. Default: as it is.
+        folder: The log's folder.
+        shown: The folder's name in the error. Default: `folder`.
 
     Raises:
-        TuneError: There is no log in the folder, or nothing in it.
+        TuneError: The folder has no log, or the log is empty.
     """
     try:
         return next(read(folder))

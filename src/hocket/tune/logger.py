@@ -1,6 +1,6 @@
-"""Files for other tools, in each trial's folder: Ray's names of them.
+"""Files for other tools, in each trial's folder, under Ray's names.
 
-The search's own log (`hocket.tune.log`) has all of it, so none of these is written unless the user names it.
+The search's own log (`hocket.tune.log`) has all their data, so Hocket writes them only if the user passes a callback.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PARAMS_NAME: Final = "params.json"
 
 
 class LoggerCallback(callback.Callback):
-    """Base of callbacks that write something for each trial. Its methods do nothing by default."""
+    """The base of callbacks that write a file for each trial. Its methods do nothing by default."""
 
     def log_trial_start(self, trial: trials.Trial) -> None:
         """Called when a trial begins."""
@@ -39,7 +39,7 @@ class LoggerCallback(callback.Callback):
         """Called with each report."""
 
     def log_trial_end(self, trial: trials.Trial, failed: bool = False) -> None:
-        """Called when a trial is over."""
+        """Called when a trial has ended."""
 
     def on_trial_start(
         self, iteration: int, trials: Sequence[trials.Trial], trial: trials.Trial, **info: object
@@ -84,7 +84,7 @@ class LoggerCallback(callback.Callback):
 
 
 class _FileLogger(LoggerCallback):
-    """Keeps a file open for each trial that runs."""
+    """A callback that keeps a file open for each running trial."""
 
     _name: str
 
@@ -92,14 +92,14 @@ class _FileLogger(LoggerCallback):
         self._files: dict[str, TextIO] = {}
 
     def log_trial_start(self, trial: trials.Trial) -> None:
-        """Open the trial's file, at its end."""
+        """Open the trial's file for appending."""
         folder = Path(trial.path)
         folder.mkdir(parents=True, exist_ok=True)
         self._close(trial)
         self._files[trial.trial_id] = (folder / self._name).open("a", encoding="utf-8", newline="")
 
     def log_trial_end(self, trial: trials.Trial, failed: bool = False) -> None:
-        """Close it."""
+        """Close the trial's file."""
         self._close(trial)
 
     def _close(self, trial: trials.Trial) -> None:
@@ -109,7 +109,7 @@ class _FileLogger(LoggerCallback):
 
 
 class JsonLoggerCallback(_FileLogger):
-    """Writes ``result.json``, a line a report, and ``params.json`` and ``params.pkl`` with the configuration."""
+    """A writer of ``result.json``, a line for each report, and the configuration's ``params.json``, ``params.pkl``."""
 
     _name = RESULT_NAME
 
@@ -128,7 +128,7 @@ class JsonLoggerCallback(_FileLogger):
 
 
 class CSVLoggerCallback(_FileLogger):
-    """Writes ``progress.csv``, a row a report. Columns are those of the trial's first report."""
+    """A writer of ``progress.csv``, a row for each report. The trial's first report determines the columns."""
 
     _name = PROGRESS_NAME
 
@@ -137,7 +137,7 @@ class CSVLoggerCallback(_FileLogger):
         self._writers: dict[str, csv.DictWriter[str]] = {}
 
     def log_trial_start(self, trial: trials.Trial) -> None:
-        """Open the file. Where it has rows already, theirs are the columns."""
+        """Open the file. If it has rows, keep its columns."""
         super().log_trial_start(trial)
         self._writers.pop(trial.trial_id, None)
         with Path(trial.path, self._name).open(encoding="utf-8", newline="") as file:
@@ -166,7 +166,7 @@ class CSVLoggerCallback(_FileLogger):
 
 
 class TBXLoggerCallback(LoggerCallback):
-    """Writes TensorBoard's event files, a run a trial, with the numbers of each report.
+    """A writer of TensorBoard event files, one run for each trial, with the numbers of each report.
 
     Raises:
         ImportError: No writer is installed (`torch.utils.tensorboard` or `tensorboardX`).
@@ -190,7 +190,7 @@ class TBXLoggerCallback(LoggerCallback):
         self._writers[trial.trial_id].flush()
 
     def log_trial_end(self, trial: trials.Trial, failed: bool = False) -> None:
-        """Close it."""
+        """Close the trial's writer."""
         writer = self._writers.pop(trial.trial_id, None)
         if writer is not None:
             writer.close()

@@ -1,4 +1,4 @@
-"""From what a `Tuner` was given to a search that runs."""
+"""The start of a search from the arguments of its `Tuner`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Setup:
 
 
 def check_space(setup: Setup) -> None:
-    """Raise for a space, or a searcher, that cannot be."""
+    """Raise if the space is invalid, or the default searcher refuses it."""
     if setup.tune.search_alg is None:
         _prepare_searcher(basic_variant.BasicVariantGenerator(), setup, 0)
 
@@ -51,22 +51,22 @@ def run(
     """Run a search to its end.
 
     Args:
-        setup: What it was given.
-        folder: Where it is kept.
-        resume: What becomes of trials that had not ended.
+        setup: The arguments of the `Tuner`.
+        folder: The search's folder.
+        resume: The fate of the trials of a search that goes on.
         follow: See `hocket.tune.run.search.Search`.
-        opener: Opens what is pickled in the log of a search that goes on. Default: it is a new one.
+        opener: Opens pickled values in the log of a search that goes on. Default: the search is new.
 
     Raises:
-        TuneError: It is a new one, and the folder has a log; or the log is damaged.
+        TuneError: The search is new, but the folder has a log; or the log is damaged.
     """
     described = program_builder.describe(setup.trainable, reuses=bool(setup.tune.reuse_actors))
     first = log.check_folder(folder) if opener is not None else {}
-    # Bad settings raise before anything is written.
+    # Build the settings first: bad ones must raise before a file is written.
     given = _build_settings(setup, described, folder, first, trusts=opener is not None and opener.trust)
     with contextlib.closing(log.Writer(folder)) as writer:
         records, kept = list(log.read(folder, opener)), setup.run.checkpoint_config
-        if records and opener is None:  # it has come since `Tuner.fit` looked
+        if records and opener is None:  # another process made it after `Tuner.fit` looked
             raise errors.TuneError(f"Another search has just begun in {str(folder)!r}. Give each another name.")
         writer.append(
             "session",
@@ -96,7 +96,7 @@ def run(
                 search.close()
                 search.watchers.call_at_end()
             except BaseException:
-                with contextlib.suppress(errors.TuneError):  # the log cannot be written, which is an error already
+                with contextlib.suppress(errors.TuneError):  # if the log cannot be written, raise the first error
                     search.save_states()
                 raise
             search.save_states()
@@ -158,12 +158,14 @@ def _build_settings(
 
 
 _pristine: Final[weakref.WeakKeyDictionary[Any, bytes | str]] = weakref.WeakKeyDictionary()
-"""Searchers and schedulers that a search has had, as they were before it; a text if they cannot be pickled."""
+"""Searchers and schedulers that a search has used, pickled as they were before it; a text if they cannot be pickled."""
 
 
 def _take(given: T) -> T:
-    """Return what was given; if a search has had it before, a copy of what it was then, if it can be copied. What
-    cannot be noted, such as an instance of a dataclass, which has no hash, is always copied."""
+    """Return `given` for its first search, and later a copy of its state before that search, if it can be pickled.
+
+    Always copy an object that `_pristine` cannot hold, such as an instance of a dataclass, which has no hash.
+    """
     if given is None:
         return given
     try:
@@ -177,7 +179,7 @@ def _take(given: T) -> T:
 
 
 def _read_saving(given: train_configs.CheckpointConfig, described: program_builder.Described) -> tuple[int, bool]:
-    """Return after how many steps a `Trainable` saves, and whether it does at its end: by default, if it can."""
+    """Return after how many steps a `Trainable` saves, and whether it saves at its end (default: if it can)."""
     frequency, at_end = 0, None
     if isinstance(given, configs.CheckpointConfig):
         frequency, at_end = given.checkpoint_frequency, given.checkpoint_at_end

@@ -1,4 +1,4 @@
-"""Large objects for trials, sent once."""
+"""Large objects for trials, stored once for all trials."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hocket.tune import trainable as trainables
 
 
 def with_parameters(trainable: object, **kwargs: object) -> Any:
-    """Return a trainable whose function, or whose ``setup``, is also given these objects, by name.
+    """Return a trainable that also receives these objects, by name, in its function or its ``setup``.
 
-    They are put into the object store once, and each trial's process reads them from there.
+    The session stores each object once, and each trial's process reads it from there.
 
     Args:
         trainable: A function of the configuration and these names, or a `Trainable` whose ``setup`` takes them.
         **kwargs: The objects.
 
     Raises:
-        TypeError: It is neither.
+        TypeError: The trainable is neither.
 
     Example:
         >>> from hocket import tune
@@ -46,15 +46,15 @@ def with_parameters(trainable: object, **kwargs: object) -> Any:
         return trainable(config, **{name: api.get(ref) for name, ref in refs.items()})
 
     found = functools.wraps(trainable)(called)
-    del found.__wrapped__  # its signature is its own
-    found.prepare_trials = lambda: _put(refs, kwargs)  # type: ignore[attr-defined]  # see `prepare`
+    del found.__wrapped__  # `found` has a signature of its own
+    found.prepare_trials = lambda: _put(refs, kwargs)  # type: ignore[attr-defined]  # `prepare` calls it
     return found
 
 
 def _build_class(kind: type[trainables.Trainable], given: dict[str, object]) -> type[trainables.Trainable]:
     refs: dict[str, Any] = {}
 
-    class WithParameters(kind):  # type: ignore[valid-type, misc]  # a class that is given
+    class WithParameters(kind):  # type: ignore[valid-type, misc]  # the base is a variable
         def setup(self, config: dict[str, object]) -> None:
             super().setup(config, **{name: api.get(ref) for name, ref in refs.items()})
 
@@ -72,7 +72,7 @@ def _put(refs: dict[str, object], given: dict[str, object]) -> None:
 
 
 def prepare(trainable: object) -> None:
-    """Put what a trainable was given into the store of the session, which is open."""
+    """Store the objects of a trainable in the open session."""
     prepare_trials = getattr(trainable, "prepare_trials", None)
     if prepare_trials is not None:
         prepare_trials()

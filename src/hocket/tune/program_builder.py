@@ -1,4 +1,4 @@
-"""Programs to be searched over: functions, `Trainable`s, trainers, and registered names."""
+"""Trainables as programs for trials: functions, `Trainable`s, trainers, and registered names."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _registered: dict[str, object] = {}
 
 
 def register_trainable(name: str, trainable: object, warn: bool = True) -> None:
-    """Have a function or a `Trainable` be known by a name, which `Tuner` and `run` take in its place.
+    """Register a function or a `Trainable` under a name, which `Tuner` and `run` accept in its place.
 
     Args:
-        name: The name; an earlier one is replaced.
+        name: The name. A name registered before now means the new trainable.
         trainable: A function of the configuration, or a `Trainable`.
-        warn: Without meaning here.
+        warn: Has no effect.
 
     Raises:
-        TypeError: It is neither, or the name is no text.
+        TypeError: The trainable is neither, or the name is no text.
     """
     if not isinstance(name, str):
         raise TypeError(
@@ -39,23 +39,23 @@ def register_trainable(name: str, trainable: object, warn: bool = True) -> None:
 
 @dataclass(frozen=True)
 class Described:
-    """A trainable, as a search needs it."""
+    """A trainable's program and properties, as a search needs them."""
 
     program: programs.Program
     name: str
     request: Callable[[dict[str, Any]], Mapping[str, float]]
-    """Returns what a trial of a configuration holds."""
+    """Returns the resources of a trial with a given configuration."""
     is_function: bool
     trainable: object
 
     @property
     def is_trainer(self) -> bool:
-        """Whether it is a trainer, whose ranks hold what a trial asks for."""
+        """Whether the trainable is a trainer. The trainer's ranks then hold the trial's resources."""
         return isinstance(self.trainable, train.DataParallelTrainer)
 
     @property
     def can_save(self) -> bool:
-        """Whether it is a `Trainable` that has ``save_checkpoint``."""
+        """Whether the trainable is a `Trainable` with ``save_checkpoint``."""
         kind = self.trainable
         if not inspect.isclass(kind) or not issubclass(kind, trainable.Trainable):
             return False
@@ -63,11 +63,11 @@ class Described:
 
 
 def describe(given: Any, *, reuses: bool) -> Described:
-    """Return what a search does with a trainable.
+    """Return the program and properties of a trainable.
 
     Args:
         given: A function, a `Trainable`, a trainer, or the name of one.
-        reuses: Whether instances of a `Trainable` go on with other trials.
+        reuses: Whether an instance of a `Trainable` runs one trial after another.
     """
     if isinstance(given, str):
         return replace(describe(find(given), reuses=reuses), name=given)
@@ -88,7 +88,7 @@ def describe(given: Any, *, reuses: bool) -> Described:
 
 
 def find(given: object) -> object:
-    """Return what was registered under a name; anything else as it is."""
+    """Return the trainable registered under a name; return anything else unchanged."""
     if isinstance(given, str) and given not in _registered:
         raise errors.ExperimentError(
             f"No trainable is registered as {given!r}; there are {sorted(_registered)}. Call "
@@ -98,7 +98,7 @@ def find(given: object) -> object:
 
 
 def list_modules(described: Described) -> list[str]:
-    """Return what trials will import, and can be imported before their processes fork."""
+    """Return the modules that trials import and that may be imported before their processes fork."""
     given = described.trainable
     if isinstance(given, train.DataParallelTrainer):
         return [_OURS]
@@ -106,12 +106,12 @@ def list_modules(described: Described) -> list[str]:
 
 
 def prepare(described: Described) -> None:
-    """Do what is left until a session is open."""
+    """Do the work that needs an open session."""
     parameters.prepare(described.trainable)
 
 
 def check(given: Any) -> None:
-    """Raise if something is nothing to search over."""
+    """Raise if `given` is no trainable."""
     if inspect.isclass(given):
         if issubclass(given, trainable.Trainable):
             return

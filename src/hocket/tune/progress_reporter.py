@@ -1,6 +1,6 @@
-"""Tables of a search while it runs, as programs written for Ray ask for them. The module's name is Ray's.
+"""Tables of a search's progress, for programs written for Ray. The module's name is Ray's.
 
-Without a reporter a terminal has a few rows that show the search; see `hocket.tune.shown.display`.
+Without a reporter, a terminal shows a few rows; see `hocket.tune.shown.display`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hocket.tune import callback, checks
 from hocket.tune import trial as trials
 
 Columns: TypeAlias = Sequence[str] | Mapping[str, str] | None
-"""Names, or a dict from names to headings."""
+"""Names of values, or a dict from names to headings."""
 
 _METRICS: Final = ("training_iteration", "time_total_s")
-"""What is shown of a report if nothing else is said, beside the search's metric."""
+"""The default columns of a report, beside the search's metric."""
 
 
 class ProgressReporter(abc.ABC):
-    """Writes how far a search is. Meant for subclassing; ``RunConfig(progress_reporter=...)`` takes an instance."""
+    """The base of classes that print a search's progress. ``RunConfig(progress_reporter=...)`` takes an instance."""
 
     def setup(
         self,
@@ -41,46 +41,46 @@ class ProgressReporter(abc.ABC):
         Args:
             start_time: In seconds since 1970.
             total_samples: ``TuneConfig.num_samples``.
-            metric: The search's.
-            mode: The search's.
-            **info: Nothing yet.
+            metric: The search's metric.
+            mode: The search's mode.
+            **info: Reserved; empty now.
         """
 
     @abc.abstractmethod
     def should_report(self, trials: Sequence[trials.Trial], done: bool = False) -> bool:
-        """Return whether it is time to report. Called after each event of the search.
+        """Return whether to report now. The search asks after each event.
 
         Args:
-            trials: All that were proposed, in their order.
-            done: Whether the search is over.
+            trials: All trials proposed so far, in their order.
+            done: Whether the search has ended.
         """
 
     @abc.abstractmethod
     def report(self, trials: Sequence[trials.Trial], done: bool, *sys_info: str) -> None:
-        """Write how far the search is."""
+        """Print the search's progress."""
 
 
 class CLIReporter(ProgressReporter):
-    """Prints a table of the trials now and then, and when the search is over.
+    """A reporter that prints a table of the trials every few seconds, and when the search ends.
 
     Args:
-        metric_columns: What is shown of each trial's last report: names, or a dict from names to headings. Default:
-            the search's metric, ``training_iteration`` and ``time_total_s``.
-        parameter_columns: What is shown of its configuration, nested keys with ``/``. Default: all.
-        total_samples: For programs written for Ray; the search says it.
-        max_progress_rows: How many trials a table has at most.
-        max_error_rows: How many failed ones are listed with their errors.
+        metric_columns: The columns of each trial's last report: names, or a dict from names to headings. Default: the
+            search's metric, ``training_iteration`` and ``time_total_s``.
+        parameter_columns: The columns of its configuration, nested keys with ``/``. Default: all.
+        total_samples: Accepted for programs written for Ray; the search knows the number.
+        max_progress_rows: The most trials in a table.
+        max_error_rows: The most failed trials listed with their errors.
         max_column_length: Longer texts are cut.
-        max_report_frequency: Seconds between two tables, at least.
-        infer_limit: For programs written for Ray; metrics are not guessed here.
-        print_intermediate_tables: Whether there are tables before the search is over. Default: yes.
-        metric: What `sort_by_metric` sorts by. Default: the search's.
+        max_report_frequency: The least seconds between two tables.
+        infer_limit: Accepted for programs written for Ray; has no effect.
+        print_intermediate_tables: Whether to print tables before the search ends. Default: yes.
+        metric: The metric for `sort_by_metric`. Default: the search's.
         mode: ``"max"`` or ``"min"``. Default: the search's.
-        sort_by_metric: Whether the best trials stand first. If not, those that run do.
+        sort_by_metric: Whether the best trials come first. If not, running trials do.
 
     Raises:
-        TypeError: Columns are no names.
-        ValueError: A number is less than 0, or the mode is none.
+        TypeError: Columns are not names.
+        ValueError: A number is too small, or the mode is not one of the two.
 
     Example:
         >>> from hocket import tune
@@ -132,20 +132,20 @@ class CLIReporter(ProgressReporter):
         mode: str | None = None,
         **info: Any,
     ) -> None:
-        """Note what the search says."""
+        """Take the search's start, metric and mode."""
         self._started = self._reported = time.time() if start_time is None else start_time
         self._metric, self._mode = self._metric or metric, self._mode or mode
 
     def add_metric_column(self, metric: str, representation: str | None = None) -> None:
-        """Show one more metric, under its name or another."""
+        """Add a column for a metric, under its name or another."""
         self._metrics = {**(self._metrics or {}), metric: representation or metric}
 
     def add_parameter_column(self, parameter: str, representation: str | None = None) -> None:
-        """Show one more hyperparameter, under its name or another."""
+        """Add a column for a hyperparameter, under its name or another."""
         self._parameters = {**(self._parameters or {}), parameter: representation or parameter}
 
     def should_report(self, trials: Sequence[trials.Trial], done: bool = False) -> bool:
-        """Return whether it is time for a table."""
+        """Return whether to print a table now."""
         if done:
             return True
         return not self._is_silent_before_end and time.time() - self._reported >= self._seconds_between
@@ -156,14 +156,14 @@ class CLIReporter(ProgressReporter):
         print(self.build_text(trials))  # noqa: T201 (that is what it is for)
 
     def build_text(self, listed: Sequence[trials.Trial]) -> str:
-        """Return the table."""
+        """Return the table as text."""
         rows = self.build_rows(listed)
         widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         return "\n".join([self.build_title(listed), *lines, *self.build_errors(listed)])
 
     def build_title(self, listed: Sequence[trials.Trial]) -> str:
-        """Return one line about all trials."""
+        """Return one line about all trials: their number by state, and the time."""
         counts = Counter(trial.status.value for trial in listed)
         told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
         return f"== {len(listed)} trials after {time.time() - self._started:.0f} s: {told}"
@@ -203,10 +203,10 @@ class CLIReporter(ProgressReporter):
 
 @final
 class JupyterNotebookReporter(CLIReporter):
-    """Shows the table in a notebook; elsewhere it prints it.
+    """A reporter that shows its table in a notebook, and prints it elsewhere.
 
     Args:
-        overwrite: Whether a table takes the place of the one before.
+        overwrite: Whether a table replaces the one before.
         **columns: See `CLIReporter`.
     """
 
@@ -225,7 +225,7 @@ class JupyterNotebookReporter(CLIReporter):
         show(self.build_html(trials), self._overwrites)
 
     def build_html(self, listed: Sequence[trials.Trial]) -> str:
-        """Return the table for a notebook."""
+        """Return the table as HTML for a notebook."""
         head, *rows = self.build_rows(listed)
         cells = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
         body = "".join(f"<tr>{row}</tr>" for row in cells)
@@ -236,7 +236,7 @@ class JupyterNotebookReporter(CLIReporter):
 
 
 def _find_notebook() -> Callable[[str, bool], None] | None:
-    """Return what shows HTML in the notebook that this runs in; None if it runs in none."""
+    """Return a function that shows HTML in this process's notebook; None outside a notebook."""
     try:
         from IPython import display, get_ipython
     except ImportError:
@@ -263,12 +263,12 @@ def _read_columns(name: str, given: Columns) -> dict[str, str] | None:
 
 @final
 class Following(callback.Callback):
-    """Calls a reporter.
+    """A callback that drives a reporter.
 
     Args:
-        reporter: It is called after each event, and at the end.
-        metric: The search's.
-        mode: The search's.
+        reporter: The reporter, called after each event and at the end.
+        metric: The search's metric.
+        mode: The search's mode.
     """
 
     def __init__(self, reporter: ProgressReporter, metric: str | None, mode: str | None) -> None:
@@ -281,11 +281,11 @@ class Following(callback.Callback):
         self._reporter.setup(time.time(), num_samples, self._metric, self._mode)
 
     def on_step_end(self, iteration: int, trials: Sequence[trials.Trial], **info: object) -> None:
-        """Let it report, if it wants to."""
+        """Report, if the reporter wants to."""
         if self._reporter.should_report(trials):
             self._reporter.report(trials, False)
 
     def on_experiment_end(self, trials: Sequence[trials.Trial], **info: object) -> None:
-        """Let it report once more."""
+        """Report a last time, if the reporter wants to."""
         if self._reporter.should_report(trials, done=True):
             self._reporter.report(trials, True)

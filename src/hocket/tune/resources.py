@@ -1,4 +1,4 @@
-"""The resources of a trial while it runs."""
+"""The resources of a running trial."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class PlacementGroupFactory:
     """The resources of a trial and of the tasks and actors that it starts.
 
     Args:
-        bundles: What is held, by resource name: the first by the trial itself, the others by what it starts.
-        strategy: How they are placed; see `hocket.util.placement_group`. On one machine they all are there.
+        bundles: Resources by name. The trial itself holds the first bundle, its tasks and actors the others.
+        strategy: How to place the bundles; see `hocket.util.placement_group`. On one machine it makes no difference.
 
     Raises:
         ValueError: There is no bundle, or an amount is negative.
@@ -62,11 +62,11 @@ class PlacementGroupFactory:
 
     @property
     def head_cpus(self) -> float:
-        """How many CPUs the trial itself holds."""
+        """The CPUs of the trial itself."""
         return self.bundles[0].get("CPU", 0.0)
 
     def __call__(self, *args: object, **kwargs: object) -> placement.PlacementGroup:
-        """Reserve the bundles, as `hocket.util.placement_group` does."""
+        """Reserve the bundles with `hocket.util.placement_group`."""
         return placement.placement_group(self.bundles, self.strategy)
 
     def __eq__(self, other: object) -> bool:
@@ -84,16 +84,15 @@ class PlacementGroupFactory:
 
 Wanted: TypeAlias = Mapping[str, float] | PlacementGroupFactory
 Request: TypeAlias = Callable[[dict[str, Any]], Wanted | None]
-"""Returns what a trial of a configuration holds; None for one CPU."""
+"""A function from a configuration to the resources of its trial; None means one CPU."""
 
 
 def with_resources(trainable: object, resources: Wanted | Request) -> Any:
-    """Return a trainable whose trials hold these resources. Default: one CPU.
+    """Return a trainable whose trials hold these resources. Without them, a trial holds one CPU.
 
     Args:
         trainable: A function or a `Trainable`.
-        resources: ``{"cpu": 2, "gpu": 1}``, a `PlacementGroupFactory`, or a function of the configuration that returns
-            one of them.
+        resources: ``{"cpu": 2, "gpu": 1}``, a `PlacementGroupFactory`, or a function from the configuration to these.
 
     Raises:
         TypeError: The resources are none of these.
@@ -146,9 +145,9 @@ def _return(wanted: Wanted, config: dict[str, object]) -> Wanted:
 
 
 def check_resources(given: Mapping[str, object]) -> dict[str, float]:
-    """Return amounts by resource name: ``"cpu"`` is ``"CPU"``."""
+    """Return amounts by resource name; ``"cpu"`` becomes ``"CPU"``, ``"gpu"`` ``"GPU"``."""
     found: dict[str, float] = {}
-    custom: Any = given.get("custom_resources", {})  # Ray's word for all others
+    custom: Any = given.get("custom_resources", {})  # Ray's name for all other resources
     if not isinstance(custom, Mapping):
         raise TypeError(
             f"custom_resources must be a dict, but received {custom!r}. Write {{'custom_resources': {{'camera': 1}}}}."
@@ -164,7 +163,7 @@ def check_resources(given: Mapping[str, object]) -> dict[str, float]:
 
 
 def find_request(given: object) -> Callable[[dict[str, Any]], dict[str, float]]:
-    """Return what says how much a trial of a function or class holds."""
+    """Return a function from a configuration to the resources of a trial of `given`, a function or class."""
     request: Request | None = getattr(given, _ATTRIBUTE, None)
     if request is None and inspect.isclass(given) and issubclass(given, trainable.Trainable):
         request = given.default_resource_request

@@ -17,66 +17,66 @@ from hocket.tune import trial as trials
 from hocket.tune.run import results as reports
 
 SHOULD_CHECKPOINT: Final = reports.SHOULD_CHECKPOINT
-"""See there."""
+"""The key of a report with which a trial requests a checkpoint; see `reports.SHOULD_CHECKPOINT`."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exploit:
-    """A trial went on as another one, as population based training has it."""
+    """A takeover: a trial goes on from another trial's checkpoint, as in population based training."""
 
     source: str
-    """The id of the trial whose checkpoint it took."""
+    """The id of the trial that saved the checkpoint."""
     iteration: int
-    """The other one's ``training_iteration`` there."""
+    """The ``training_iteration`` of that checkpoint."""
     config: Mapping[str, Any]
-    """With what it went on."""
+    """The trial's configuration from then on."""
 
 
 @final
 @dataclass(frozen=True)
 class Result:
-    """The outcome of one trial, as the search's log has it."""
+    """The outcome of one trial, from the search's log."""
 
     metrics: dict[str, Any]
-    """Its last report; empty if it made none."""
+    """The trial's last report; empty if it made none."""
     checkpoint: checkpoints.Checkpoint | None
-    """Its latest checkpoint."""
+    """The trial's latest checkpoint."""
     error: BaseException | None
-    """What it failed with."""
+    """The error that made the trial fail."""
     path: str
-    """Its folder, as `filesystem` has it."""
+    """The trial's folder, a path in `filesystem`."""
     _: KW_ONLY
     trial_id: str
     config: dict[str, Any]
-    """The configuration that it ended with."""
+    """The trial's configuration at its end."""
     status: trials.Status
-    """How it was left."""
+    """The trial's last state."""
     reason: str
-    """Why it ended, in words."""
+    """Why the trial ended, in words."""
     metrics_history: Sequence[dict[str, Any]] = field(repr=False, default=())
-    """All of its reports. Those after the checkpoint that it went on from count once, as they were made again."""
+    """All reports of the trial. A step that the trial repeated after going back to a checkpoint counts once."""
     best_checkpoints: Sequence[tuple[checkpoints.Checkpoint, Mapping[str, Any]]] = field(repr=False, default=())
-    """Its best checkpoints, as many as are kept, with the reports that they belong to: the best last, by
-    `CheckpointConfig.checkpoint_score_attribute`, or the latest if that says nothing."""
+    """The trial's kept checkpoints with the reports that they belong to. The last is the best by
+    `CheckpointConfig.checkpoint_score_attribute`, or the latest if that is not set."""
     exploits: Sequence[Exploit] = field(repr=False, default=())
-    """When it went on as another trial, in order."""
+    """The trial's takeovers of other trials' checkpoints, in order."""
     name: str = field(repr=False, default="")
-    """What the trial was called. `run_experiments` fills it in, and `trainable_name`."""
+    """The trial's name. Only `run_experiments` sets it, and `trainable_name`."""
     trainable_name: str = field(repr=False, default="")
     _place: places.Place | None = field(repr=False, default=None)
-    """Where its folder is, if that is a store."""
+    """The trial's folder, if it is in a store."""
 
     def __str__(self) -> str:
         return self.name or repr(self)
 
     def has_checkpoint(self) -> bool:
-        """Return whether it has saved a checkpoint that is kept."""
+        """Return whether a checkpoint of the trial is kept."""
         return self.checkpoint is not None
 
     @property
     def filesystem(self) -> Any:
-        """The file system of `path`, as one of pyarrow's.
+        """The file system of `path`, as a pyarrow file system.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
@@ -85,7 +85,7 @@ class Result:
 
     @property
     def metrics_dataframe(self) -> Any:
-        """`metrics_history` as a pandas DataFrame, a row a report.
+        """`metrics_history` as a pandas DataFrame, with a row for each report.
 
         Raises:
             ImportError: pandas is not installed.
@@ -120,24 +120,24 @@ class Result:
 
     @property
     def last_result(self) -> dict[str, Any]:
-        """As `metrics`; programs before `ResultGrid` call it so."""
+        """`metrics`, under the name of programs before `ResultGrid`."""
         return self.metrics
 
     @property
     def evaluated_params(self) -> dict[str, Any]:
-        """As `config`."""
+        """`config`, under Ray's name."""
         return self.config
 
     @property
     def logdir(self) -> str:
-        """As `path`."""
+        """`path`, under Ray's name."""
         return self.path
 
     local_path = logdir
 
     @property
     def metric_analysis(self) -> dict[str, dict[str, float]]:
-        """The largest, least, average and last value of each number that the trial reported, by its name."""
+        """The maximum, minimum, mean and last value of each number that the trial reported, by its name."""
         found: dict[str, list[float]] = {}
         for report in self.metrics_history:
             for name, value in flat_values.flatten(report):
@@ -150,7 +150,7 @@ class Result:
 
     @property
     def log_dir(self) -> Path:
-        """As `path`."""
+        """`path`, as a ``Path``."""
         return Path(self.path)
 
 

@@ -29,14 +29,14 @@ _SCOPES: Final = ("last", "all", "avg", "last-5-avg", "last-10-avg")
 class ResultGrid(Sequence[results.Result]):
     """The results of a search, in the order in which its trials were proposed. `Tuner.fit` returns one.
 
-    It reads the search's log when it is first asked.
+    The first access reads the search's log.
 
     Args:
-        folder: The search's, here or in a store.
-        metric: What counts unless a call says otherwise.
+        folder: The search's folder, on this machine or in a store.
+        metric: The metric to compare by, unless a call names another.
         mode: ``"max"`` or ``"min"``.
-        prefix: What the ids of its trials begin with. Default: those of the latest search of the folder.
-        trust: Whether to open what is pickled in the log, which runs code, if others may write there too.
+        prefix: The prefix of the trials' ids. Default: that of the folder's latest search.
+        trust: Whether to unpickle the log's values, which runs code, even if other users may write to the folder.
 
     Example:
         >>> from hocket import tune
@@ -94,12 +94,12 @@ class ResultGrid(Sequence[results.Result]):
 
     @property
     def experiment_path(self) -> str:
-        """The search's folder, as `filesystem` has it."""
+        """The search's folder, a path in `filesystem`."""
         return self._folder.path if isinstance(self._folder, places.Place) else str(self._folder)
 
     @property
     def filesystem(self) -> Any:
-        """The file system of `experiment_path`, as one of pyarrow's.
+        """The file system of `experiment_path`, as a pyarrow file system.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
@@ -115,12 +115,12 @@ class ResultGrid(Sequence[results.Result]):
 
     @property
     def num_errors(self) -> int:
-        """How many trials failed."""
+        """The number of failed trials."""
         return sum(one.status is trials.Status.ERROR for one in self._results)
 
     @property
     def num_terminated(self) -> int:
-        """How many trials ended, not by an error."""
+        """The number of trials that ended without an error."""
         return sum(one.status is trials.Status.TERMINATED for one in self._results)
 
     def get_best_result(
@@ -133,11 +133,11 @@ class ResultGrid(Sequence[results.Result]):
         """Return the trial with the best value of a metric.
 
         Args:
-            metric: The metric, nested ones with ``/``. Default: the search's. With a single trial none is needed.
+            metric: The metric, nested ones with ``/``. Default: the search's. A single trial needs none.
             mode: ``"max"`` or ``"min"``. Default: the search's.
-            scope: Which of a trial's values counts: ``"last"``, the best of ``"all"``, or the mean, ``"avg"``,
+            scope: The value of a trial that counts: the ``"last"``, the best of ``"all"``, or a mean: ``"avg"``,
                 ``"last-5-avg"``, ``"last-10-avg"``.
-            filter_nan_and_inf: Whether trials whose value is no finite number are passed over.
+            filter_nan_and_inf: Whether to skip trials whose value is NaN or infinite.
 
         Raises:
             ValueError: No metric or mode is known, or the scope is none of these.
@@ -172,7 +172,7 @@ class ResultGrid(Sequence[results.Result]):
         return f"No trial has reported the metric {metric!r}; they have {found}. Give the name of one."
 
     def _suggest_grid(self) -> str:
-        """Return what to write for a list of the space, after a space; nothing if the space has none."""
+        """Return advice, after a space, for a list that the space has as one value; empty if there is no list."""
         configs = (flat_values.flatten(one.config) for one in self._results)
         lists = ((name, value) for config in configs for name, value in config if isinstance(value, list | tuple))
         name, value = next(lists, ("", None))
@@ -183,10 +183,10 @@ class ResultGrid(Sequence[results.Result]):
         )
 
     def get_dataframe(self, filter_metric: str | None = None, filter_mode: str | None = None) -> Any:
-        """Return a pandas DataFrame with a row for each trial: its last report, and ``config/...``.
+        """Return a pandas DataFrame with a row for each trial: its last report, and ``config/...`` columns.
 
         Args:
-            filter_metric: If it is given, each trial's row is the report with its best value of this metric.
+            filter_metric: If given, a trial's row is its report with the best value of this metric.
             filter_mode: ``"max"`` or ``"min"``.
 
         Raises:
@@ -204,14 +204,14 @@ class ResultGrid(Sequence[results.Result]):
         return results.build_frame(rows)
 
     def plot(self, kind: str = "history", metric: str | None = None, mode: str | None = None) -> Any:
-        """Return a matplotlib figure, which a notebook shows, and ``savefig`` writes.
+        """Return a matplotlib figure. A notebook shows it; its ``savefig`` writes it.
 
         Args:
             kind: ``"history"``: each trial's last value, and the best so far; ``"curves"``: all reports;
-                ``"parallel"``: each trial a line over its configuration; ``"slices"``: the value over each
-                hyperparameter; ``"importance"``: how much each counts, as `get_importances` has it; ``"lineage"``: who
-                of a population went on as whom, over ``training_iteration``.
-            metric: What is drawn. Default: the search's.
+                ``"parallel"``: each trial as a line over its configuration; ``"slices"``: the value over each
+                hyperparameter; ``"importance"``: the weights of `get_importances`; ``"lineage"``: the takeovers of a
+                population, over ``training_iteration``.
+            metric: The metric to draw. Default: the search's.
             mode: ``"max"`` or ``"min"``. Default: the search's.
 
         Raises:
@@ -222,12 +222,12 @@ class ResultGrid(Sequence[results.Result]):
         return plots.draw(self._results, kind, name, str(mode or self._mode))
 
     def report(self, metric: str | None = None, mode: str | None = None, most: int = 10) -> str:
-        """Return the results as a table: the best trials first, then how many ended how.
+        """Return the results as a table: the best trials first, then the number of trials by outcome.
 
         Args:
-            metric: What they are ordered by. Default: the search's.
+            metric: The metric to sort by. Default: the search's.
             mode: ``"max"`` or ``"min"``. Default: the search's.
-            most: How many trials it has.
+            most: The most trials in the table.
 
         Raises:
             ValueError: No metric or mode is known.
@@ -236,13 +236,13 @@ class ResultGrid(Sequence[results.Result]):
         return tables.write_text(self._results, name, str(mode or self._mode), most)
 
     def get_importances(self, metric: str | None = None, mode: str | None = None) -> dict[str, float]:
-        """Return how much each hyperparameter counts, the largest first; together they are 1.
+        """Return the importance of each hyperparameter, the largest first; their sum is 1.
 
-        PED-ANOVA (Watanabe and others, 2023), by Optuna: how far the values that the best trials have are from those
-        that all have. Trials without a finite value, and hyperparameters that not all trials have, are left out.
+        Optuna computes PED-ANOVA (Watanabe and others, 2023): how far the values of the best trials are from those of
+        all. Trials without a finite value, and hyperparameters that some trials lack, do not count.
 
         Args:
-            metric: For what they count. Default: the search's.
+            metric: The metric that the hyperparameters affect. Default: the search's.
             mode: ``"max"`` or ``"min"``. Default: the search's.
 
         Raises:

@@ -1,17 +1,17 @@
-"""A scheduler in simulated time: what it would have decided about trials whose curves are known.
+"""A scheduler in simulated time: its decisions about trials whose curves are known.
 
-A search takes hours; what a scheduler decides takes microseconds. Given the curves, a heap of events stands for the
-workers: each step of a trial ends at a time that its costs determine, the scheduler is shown the report, and what it
-decides is done, as a search would do it. So thousands of trials are simulated in seconds, and twice alike.
+A search takes hours, but its scheduler's decisions take microseconds. Given the curves, a heap of events replaces the
+workers. Each step of a trial ends at a time that its cost determines. The scheduler then sees the report, and the
+simulation carries out its decision, as a search would. Thousands of trials take seconds, with the same result each
+time.
 
-What is simulated:
+The rules:
 
-- As long as fewer than `max_pending` trials are pending, the next one is proposed; then, while workers are free, the
-  scheduler chooses which trial is to run. If it names none, nothing runs, and no trial is left to be proposed, those
-  that are paused are ended.
-- Each report comes with a checkpoint. A trial that was paused goes on from there, at once; one that exploits another
-  goes on from the other's, with its count of steps and its seconds, and waits before that if the scheduler pauses it.
-- Events of the same time come in the order in which the steps began.
+- As long as fewer than `max_pending` trials are pending, the next is proposed. Then, while workers are free, the
+  scheduler chooses a trial to run. If it names none, nothing runs, and no trial is left to propose, paused trials end.
+- Each report comes with a checkpoint. A paused trial goes on from it at once. A trial that exploits another goes on
+  from the other's checkpoint, steps and seconds; if the scheduler pauses it, it waits before that.
+- Events of the same time come in the order in which their steps began.
 """
 
 from __future__ import annotations
@@ -26,48 +26,48 @@ from hocket.tune import trial as trials
 from hocket.tune.schedulers import contract
 
 Value: TypeAlias = float | Mapping[str, Any] | Exception
-"""What a step reports: the metric, or a dict that is the report, or the error with which the trial fails."""
+"""The outcome of a step: the metric's value, a dict (the report), or the error that makes the trial fail."""
 Curve: TypeAlias = Sequence[Value] | Callable[[dict[str, Any], int, Any], tuple[Value, Any] | None]
-"""The values of a trial's steps. Or a function ``(config, step, state) -> (value, new state)`` with `step` counted
-from 1, which returns None if the trial has ended before that step, and changes no state in place."""
+"""The values of a trial's steps, or a function ``(config, step, state) -> (value, new state)``. `step` counts from 1.
+The function returns None if the trial ended before that step, and must not change `state` in place."""
 Kind: TypeAlias = Literal["add", "start", "report", "pause", "exploit", "stop", "complete", "error", "remove"]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a trial."""
+    """An event in a trial's life."""
 
     seconds: float
-    """When, in simulated time."""
+    """The simulated time."""
     number: int
-    """The trial's."""
+    """The trial's number."""
     kind: Kind
-    """What: it was proposed, began or went on, reported, was paused, took another one's checkpoint, was stopped by the
-    scheduler, returned, failed, or was ended because nothing else was left."""
+    """The trial was proposed ("add"), began or went on ("start"), reported, was paused, or took another's checkpoint;
+    or the scheduler stopped it, it returned ("complete"), it failed, or it ended with nothing else left ("remove")."""
     step: int
-    """After which of its steps."""
+    """The trial's step count at the event."""
 
 
 @final
 @dataclass(slots=True, eq=False)
 class SimulatedTrial:
-    """A trial, and what became of it."""
+    """A trial and its outcome."""
 
     trial: trials.Trial
-    """As the scheduler sees it."""
+    """The trial as the scheduler sees it."""
     steps: int = 0
-    """At which step it is. One that has exploited another is at the other's."""
+    """The trial's step count. A trial that exploits another takes over the other's count."""
     num_computed: int = 0
-    """How many steps it has computed."""
+    """The number of steps that the trial itself computed."""
     ending: Kind | None = None
-    """How it ended: ``"complete"``, ``"stop"``, ``"error"`` or ``"remove"``."""
+    """The trial's end: ``"complete"``, ``"stop"``, ``"error"`` or ``"remove"``."""
     results: list[dict[str, Any]] = field(default_factory=list)
-    """Its reports."""
+    """The trial's reports."""
     state: Any = None
-    """What its function has returned last."""
+    """The state that the trial's function returned last."""
     seconds: float = 0.0
-    """How long its steps have taken, with those of a checkpoint that it took."""
+    """Seconds of the trial's steps, including the steps of a checkpoint that it took over."""
 
 
 @final
@@ -76,15 +76,15 @@ class Simulation:
     """The outcomes of all trials."""
 
     trials: tuple[SimulatedTrial, ...]
-    """In the order in which they were proposed."""
+    """The trials, in the order of their proposal."""
     events: tuple[Event, ...]
-    """In their order."""
+    """The events, in their order."""
     seconds: float
-    """How long the search took, in simulated time."""
+    """The length of the search in simulated seconds."""
 
     @property
     def num_steps(self) -> int:
-        """How many steps were computed."""
+        """The number of steps that all trials computed."""
         return sum(trial.num_computed for trial in self.trials)
 
 
@@ -101,23 +101,22 @@ def simulate(
     seed: int = 0,
     max_pending: int = 1,
 ) -> Simulation:
-    """Run a scheduler in simulated time over curves.
+    """Run a scheduler over known curves, in simulated time.
 
-    Reports have the metric, ``training_iteration`` (steps) and ``time_total_s`` (seconds); a dict that is a value of a
-    curve adds to them, or replaces them, and has the metric only if it is there.
+    Reports have the metric, ``training_iteration`` (steps) and ``time_total_s`` (seconds). A curve's value that is a
+    dict adds keys or replaces them; its report has the metric only if the dict has it.
 
     Args:
-        scheduler: A new one.
-        curves: One for each trial.
-        metric: The name of their values.
+        scheduler: A new scheduler.
+        curves: A curve for each trial.
+        metric: The name of the curves' values.
         mode: ``"max"`` or ``"min"``.
-        num_workers: How many trials run at once.
-        costs: Seconds a step, for each trial: a number, or one for each step, of which the last one counts for those
-            beyond. Default: 1.
+        num_workers: The most trials that run at once.
+        costs: Seconds per step, for each trial: a number (default: 1), or one per step; the last holds for later ones.
         configs: The trials' configurations. Default: empty.
-        state: With what the trials' functions begin.
-        seed: Given to the scheduler.
-        max_pending: How many trials are proposed before they can begin.
+        state: The first state of the trials' functions.
+        seed: The scheduler's seed.
+        max_pending: The most trials proposed before they begin.
 
     Example:
         >>> from hocket.tune.schedulers import FIFOScheduler
@@ -154,7 +153,7 @@ def simulate(
 
 @final
 class _Run:
-    """A search in simulated time. It is what a scheduler gets as `TrialControls`."""
+    """A search in simulated time, and the `TrialControls` of its scheduler."""
 
     def __init__(
         self,
@@ -176,18 +175,18 @@ class _Run:
         self._num_proposed = 0
         self._num_pending = 0
         self._now = 0.0
-        #: The ends of steps: when, a count, the trial's number.
+        #: The ends of steps: the time, a count that breaks ties, the trial's number.
         self._heap: list[tuple[float, int, int]] = []
         self._count = itertools.count()
         self._events: list[Event] = []
-        #: The trials that are not finished, and the same as the scheduler has last got them.
+        #: The unfinished trials, and the list of them that the scheduler got last.
         self._live: dict[int, trials.Trial] = {}
         self._listed: list[trials.Trial] | None = None
-        #: The trials that run and are to end at their next report; the one that has just reported, and if it was
-        #: exploited.
+        #: The running trials that end at their next report.
         self._doomed: set[int] = set()
-        #: The coming reports of the steps that are being computed, the states after them, and how long they take.
+        #: For each step under way: its outcome, the state after it, and its seconds.
         self._computing: dict[int, tuple[Value, object, float]] = {}
+        #: The trial that has just reported, and whether it took over another's checkpoint at that report.
         self._reporting: trials.Trial | None = None
         self._has_exploited = False
 
@@ -205,7 +204,7 @@ class _Run:
             self._fill()
         return Simulation(tuple(self._all), tuple(self._events), self._now)
 
-    # --- what a scheduler can do --------------------------------------------------------------------------------------
+    # --- the scheduler's controls -------------------------------------------------------------------------------------
 
     def get_trials(self) -> Sequence[trials.Trial]:
         if self._listed is None:
@@ -235,13 +234,13 @@ class _Run:
         trial.experiment_tag = trial.experiment_tag.partition("@")[0] + tag
         self._note(trial, "exploit")
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------------
 
     def _note(self, trial: trials.Trial, kind: Kind) -> None:
         self._events.append(Event(self._now, trial.number, kind, self._all[trial.number].steps))
 
     def _fill(self) -> None:
-        """Propose trials, and have the free workers run what the scheduler chooses."""
+        """Propose trials, and let free workers run the trials that the scheduler chooses."""
         self._propose()
         while self._num_free:
             trial = self._scheduler.choose_trial_to_run(self)
@@ -270,7 +269,7 @@ class _Run:
         self._begin_step(self._all[trial.number])
 
     def _begin_step(self, simulated: SimulatedTrial) -> None:
-        """Begin the next step of a trial that runs; or end it, if it has no more."""
+        """Begin the next step of a running trial, or end the trial if it has no more steps."""
         trial, curve, step = simulated.trial, self._curves[simulated.trial.number], simulated.steps + 1
         computed: tuple[Value, object] | None
         if callable(curve):
@@ -304,7 +303,7 @@ class _Run:
         self._follow(simulated, "STOP" if trial.number in self._doomed else self._ask(trial, result))
 
     def _ask(self, trial: trials.Trial, result: dict[str, Any]) -> contract.Decision:
-        """Show a report to the scheduler; return its decision."""
+        """Return the scheduler's decision about a report."""
         self._reporting, self._has_exploited = trial, False
         decision = self._scheduler.on_trial_result(self, trial, result)
         self._reporting = None

@@ -1,13 +1,12 @@
-"""A search that is kept in a store: it goes on in a working folder of this machine, and the store has what is needed to
-go on elsewhere.
+"""A search in a store: it runs in a working folder here, and the store has all that it needs to go on elsewhere.
 
-Trials see the working folder only, as those of a search in a folder. The process that called `fit` sends: after each
-report with a checkpoint, and else now and then, first what trials have committed, each whole or not at all
-(`hocket.stores.commits`), then the log, and then it removes what the search no longer keeps. So the log in the store
-never speaks of a checkpoint that is not there. Files beside the checkpoints, such as what trials print, are sent when
-the search ends.
+Trials see only the working folder, as in a search in a folder. The process that called `fit` sends changes to the store
+after each report with a checkpoint, and otherwise every few seconds. It sends committed checkpoints first, each whole
+or not at all (`hocket.stores.commits`), then the log, and then removes the checkpoints that the search no longer keeps.
+So the log in the store never names a checkpoint that is missing. Files beside the checkpoints, such as the output of
+trials, follow when the search ends.
 
-The working folder is one of `hocket.train.checkpoints.replica`. When a search is restored, all that it has is brought.
+The working folder is one of `hocket.train.checkpoints.replica`. A restored search first fetches all its files.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from hocket.train.checkpoints import replica, storage
 from hocket.tune import errors, log
 
 _INTERVAL_SECONDS: Final = 10.0
-"""How old the log in the store may be, as long as trials report. A guess."""
+"""The greatest age of the log in the store, as long as trials report. A guess."""
 
 _State = tuple[int, ...]
 
 
 @final
 class StoredSearch:
-    """The side of `fit` of a search's folder in a store. Used by one thread.
+    """The writer of a search's folder in a store, in the process of `fit`. One thread uses it.
 
     Args:
-        place: The search's folder there.
+        place: The search's folder in the store.
         folder: The working folder.
         clock: Returns seconds.
     """
@@ -49,15 +48,14 @@ class StoredSearch:
         self._token = ""
         self._next = 0.0
         self._kept: dict[str, _State] = {}
-        """The checkpoints that are there, by path relative to the search's folder, each with its manifest's state."""
+        """The checkpoints in the store, by path relative to the search's folder, each with its manifest's state."""
         self._sent: dict[str, _State] = {}
 
     def open(self, *, is_new: bool) -> None:
-        """Become the one that writes there, remove what was left half done, and bring the rest.
+        """Become the only writer of the store's folder, remove half-done work, and fetch the rest.
 
         Args:
-            is_new: Whether a new search begins: of an earlier one in the folder come only the files that are renamed,
-                and the names of its trials' folders.
+            is_new: Whether a new search begins. Then fetch only the files to rename, and make the trials' folders.
         """
         self._token = self._shelf.claim()
         marks = [path for path in files.list_sizes(self._place) if f"/{commits.PENDING}/" in path]
@@ -77,19 +75,19 @@ class StoredSearch:
                 self._sent[path] = _read_state(self._folder / path)
 
     def follow(self, is_saved: bool) -> None:
-        """Send what is new, if a trial has just saved something, or the last time was long ago."""
+        """Send changes, if a trial has just saved a checkpoint or the last sending was long ago."""
         if is_saved or self._clock() >= self._next:
             self._settle()
             self._next = self._clock() + _INTERVAL_SECONDS
 
     def close(self) -> None:
-        """Send all that is left, and let others write."""
+        """Send all remaining files, and let another writer in."""
         self._settle()
         for outer, inner, names in os.walk(self._folder):
             inner[:] = [name for name in inner if not name.startswith(".")]
             if os.path.relpath(outer, self._folder) in self._kept:
                 inner.clear()
-            else:  # a copy of a checkpoint may have been changed since, and is none any more without its manifest
+            else:  # a trial may have changed a copy of a checkpoint; without its manifest it is plain files
                 self._send_files(outer, [name for name in names if name != storage.MANIFEST_NAME])
         self._shelf.release(self._token)
 
@@ -99,7 +97,7 @@ class StoredSearch:
         for path in [path for path, state in here.items() if self._kept.get(path) != state]:
             outer, name = os.path.split(path)
             shelf = replica.open_shelf(self._place.join(outer))
-            if path in self._kept:  # another one of that name
+            if path in self._kept:  # another checkpoint of the same name
                 shelf.remove(name)
             try:
                 shelf.commit(name, self._folder / path)
@@ -127,8 +125,7 @@ class StoredSearch:
         return found
 
     def _find_state(self, folder: Path) -> _State | None:
-        """Return the state of a checkpoint's manifest; None for a copy of a checkpoint under another name, which is
-        files like others."""
+        """Return the state of a checkpoint's manifest; None for a copy under another name, which is plain files."""
         try:
             state = _read_state(folder / storage.MANIFEST_NAME)
         except FileNotFoundError:  # a trial has removed it meanwhile
@@ -139,7 +136,7 @@ class StoredSearch:
         return state if manifest is None or storage.is_own(folder.name, manifest) else None
 
     def _send_files(self, outer: str, names: list[str]) -> None:
-        """Send the files of a folder that have changed; the log last."""
+        """Send the changed files of a folder, the log last."""
         for name in sorted(names, key=lambda name: (name == log.NAME, name)):
             file = Path(outer, name)
             path = os.path.relpath(file, self._folder)
@@ -152,8 +149,7 @@ class StoredSearch:
 
 @contextlib.contextmanager
 def hold(place: places.Place, *, is_new: bool) -> Iterator[tuple[Path, StoredSearch]]:
-    """Make a search's working folder, with what the store has; keep other searches out of it in the block, and then
-    remove it.
+    """Make a search's working folder and fill it from the store; keep other searches out of it in the block; remove it.
 
     Args:
         place: The search's folder in a store.
@@ -168,7 +164,7 @@ def hold(place: places.Place, *, is_new: bool) -> Iterator[tuple[Path, StoredSea
             try:
                 yield folder, search
             except BaseException:
-                with contextlib.suppress(exceptions.StoreError, OSError):  # it may be what has failed
+                with contextlib.suppress(exceptions.StoreError, OSError):  # the store may be the part that failed
                     search.close()
                 raise
             search.close()
@@ -178,7 +174,7 @@ def hold(place: places.Place, *, is_new: bool) -> Iterator[tuple[Path, StoredSea
 
 @contextlib.contextmanager
 def brought(place: places.Place, *names: str) -> Iterator[Path]:
-    """Give a folder with some files of a search's own for the duration of a block: those of them that are there."""
+    """Yield a temporary folder with those of the named files that the search's folder has."""
     with tempfile.TemporaryDirectory(prefix="search-") as folder:
         for name in names:
             with contextlib.suppress(FileNotFoundError):
@@ -188,12 +184,12 @@ def brought(place: places.Place, *names: str) -> Iterator[Path]:
 
 
 def list_committed(place: places.Place) -> set[str]:
-    """Return the checkpoints of a search, by path relative to its folder."""
+    """Return the committed checkpoints of a search, by path relative to its folder."""
     return find_committed(files.list_sizes(place))
 
 
 def find_committed(paths: dict[str, int]) -> set[str]:
-    """Return which folders have a manifest, by the paths of all files."""
+    """Return the folders that have a manifest, from the paths of all files."""
     return {outer for outer, _, name in (path.rpartition("/") for path in paths) if name == storage.MANIFEST_NAME}
 
 

@@ -18,25 +18,24 @@ from hocket.stores import trust as trust_module
 from hocket.tune import errors
 
 _DICT_NAME: Final = "state.pickle"
-"""The file in a checkpoint that holds what `Trainable.save_checkpoint` returned, if that was a dict."""
+"""The file in a checkpoint for the dict that `Trainable.save_checkpoint` returned."""
 
 _SIGNATURE_NAME: Final = ".state.signature"
-"""The file beside it that has the signature of the search that made it."""
+"""The file beside it with the signature of the search that made it."""
 
 _OWN_KEY: Final = secrets.token_bytes()
 
 _METADATA_NAME: Final = ".trainable.json"
-"""The file in a checkpoint that holds how many steps were done, and how long they took."""
+"""The file in a checkpoint with the number of steps done, and their seconds."""
 
 DONE: Final = "done"
-"""The key of a step's result that says that the trial has ended."""
+"""The key of a step's result that marks the trial's end."""
 
 
 class Trainable:
-    """Base of trials that are classes: override `setup`, `step`, `save_checkpoint` and `load_checkpoint`.
+    """The base of trials that are classes: override `setup`, `step`, `save_checkpoint` and `load_checkpoint`.
 
-    In a search each trial has an instance, in a process of its own. It also works alone: ``train``, ``save`` and
-    ``restore``.
+    In a search each trial has an instance, in its own process. Elsewhere, call ``train``, ``save`` and ``restore``.
 
     Args:
         config: The trial's configuration, for `setup`.
@@ -68,53 +67,53 @@ class Trainable:
         self._key = _OWN_KEY
         self.setup(self.config)
 
-    # --- what is overridden -------------------------------------------------------------------------------------------
+    # --- methods to override ------------------------------------------------------------------------------------------
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Prepare, when the instance is made."""
+        """Prepare a new instance."""
 
     def step(self) -> dict[str, Any]:
-        """Do one step; return its metrics. With ``"done": True`` among them the trial ends."""
+        """Do one step, and return its metrics. ``"done": True`` among them ends the trial."""
         raise NotImplementedError(f"{type(self).__name__} must have a method step(self), which returns metrics.")
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any] | None:
-        """Save the state: write files into the folder, or return a dict, which is pickled there."""
+        """Save the state: write files into the folder, or return a dict, which `save` pickles there."""
         raise NotImplementedError(
             f"{type(self).__name__} must have a method save_checkpoint(self, checkpoint_dir) to be saved. Write it, "
             "and load_checkpoint(self, checkpoint)."
         )
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Take the state from what `save_checkpoint` made: the folder, or the dict that it returned."""
+        """Restore the state from `save_checkpoint`'s folder, or from the dict that it returned."""
         raise NotImplementedError(
             f"{type(self).__name__} must have a method load_checkpoint(self, checkpoint) to go on from one."
         )
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Become the trial of another configuration; return whether that was done. Used if ``reuse_actors=True``."""
+        """Take another trial's configuration, and return whether that worked. Used if ``reuse_actors=True``."""
         return False
 
     def cleanup(self) -> None:
-        """Give back what is held, when the trial ends."""
+        """Release resources, when the trial ends."""
 
     def log_result(self, result: Mapping[str, Any]) -> None:
-        """Note the metrics of a step, completed."""
+        """Handle the metrics of a step, after `train` has completed them."""
 
     def export_model(self, export_formats: list[str], export_dir: str | None = None) -> dict[str, str]:
-        """Write the model in other formats. For programs that call it themselves; a search does not."""
+        """Write the model in other formats. A search does not call this method."""
         raise NotImplementedError(f"{type(self).__name__} has no export_model().")
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> Any:
-        """Return what a trial of a configuration holds, as `with_resources` takes it; None for one CPU."""
+        """Return the resources of a trial with this configuration, as `with_resources` takes them; None for one CPU."""
         return None
 
     @classmethod
     def resource_help(cls, config: dict[str, Any]) -> str:
-        """Return what to write if resources are missing."""
+        """Return advice for a session that lacks the resources."""
         return ""
 
-    # --- what is called -----------------------------------------------------------------------------------------------
+    # --- methods to call ----------------------------------------------------------------------------------------------
 
     def train(self) -> dict[str, Any]:
         """Do one step; return its metrics with ``training_iteration``, ``time_this_iter_s`` and ``time_total_s``."""
@@ -139,17 +138,17 @@ class Trainable:
         return found
 
     def train_buffered(self, buffer_time_s: float, max_buffer_length: int = 1000) -> list[dict[str, Any]]:
-        """Do steps until the time is over, or there are so many; return the metrics of each."""
+        """Do steps until the time is over or `max_buffer_length` is reached; return the metrics of each."""
         deadline, found = time.monotonic() + buffer_time_s, [self.train()]
         while not found[-1][DONE] and len(found) < max_buffer_length and time.monotonic() < deadline:
             found.append(self.train())
         return found
 
     def save(self, checkpoint_dir: str | os.PathLike[str] | None = None) -> str:
-        """Save the state into a folder, by default a new one in the system's temporary folder; return its path."""
+        """Save the state into a folder, and return its path. Default: a new folder in the system's temporary folder."""
         folder = os.fspath(checkpoint_dir) if checkpoint_dir is not None else tempfile.mkdtemp(prefix="checkpoint-")
         Path(folder).mkdir(parents=True, exist_ok=True)
-        state: object = self.save_checkpoint(folder)  # some return the folder, as Ray lets them
+        state: object = self.save_checkpoint(folder)  # some methods return the folder, as Ray allows
         if isinstance(state, dict):
             blob = pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
             Path(folder, _DICT_NAME).write_bytes(blob)
@@ -164,14 +163,14 @@ class Trainable:
         return folder
 
     def restore(self, checkpoint_path: Any, *, trust: bool = False) -> None:
-        """Take the state from a folder that `save` wrote, or a checkpoint.
+        """Restore the state from a checkpoint, or from a folder that `save` wrote.
 
         Args:
-            checkpoint_path: Which.
-            trust: Whether to open what `save` has pickled there, which runs code, if others may write there too.
+            checkpoint_path: The checkpoint or folder.
+            trust: Whether to unpickle its files, which runs code, even if other users may write to the folder.
 
         Raises:
-            UntrustedFolderError: Others may, and are not trusted.
+            UntrustedFolderError: Other users may write to the folder, and `trust` is False.
         """
         folder = os.fspath(getattr(checkpoint_path, "path", checkpoint_path))
         file = Path(folder, _DICT_NAME)
@@ -191,14 +190,14 @@ class Trainable:
         self.load_checkpoint(state)
 
     def _sign(self, blob: bytes) -> bytes:
-        """Return what only this search can have made of a pickle; outside a search, only this process."""
+        """Return a signature that only this search can make; outside a search, only this process."""
         return hmac.digest(self._key, blob, "sha256")
 
     def stop(self) -> None:
-        """End: calls `cleanup`."""
+        """End the trial: call `cleanup`."""
         self.cleanup()
 
-    # --- what it knows ------------------------------------------------------------------------------------------------
+    # --- the trial's place --------------------------------------------------------------------------------------------
 
     def take_place(
         self,
@@ -211,19 +210,19 @@ class Trainable:
         seconds: float,
         key: bytes = b"",
     ) -> None:
-        """Note which trial this is. Called by the search."""
+        """Set this trial's place in its search. The search calls it."""
         self._key = key or _OWN_KEY
         self._trial_id, self._trial_name, self._logdir = trial_id, name, logdir
         self._resources, self._iteration, self._seconds = resources, iteration, seconds
 
     @property
     def iteration(self) -> int:
-        """How many steps the trial has done, with those before the checkpoint that it went on from."""
+        """The number of steps that the trial has done, including those before the checkpoint that it went on from."""
         return self._iteration
 
     @property
     def training_iteration(self) -> int:
-        """As `iteration`."""
+        """`iteration`, under Ray's name."""
         return self._iteration
 
     @property
@@ -243,7 +242,7 @@ class Trainable:
 
     @property
     def logdir(self) -> str:
-        """A folder for files of the trial, made if need be; a temporary one outside a search."""
+        """A folder for the trial's files, created if needed; a temporary one outside a search."""
         if self._logdir is None:
             self._logdir = tempfile.mkdtemp(prefix="trial-")
         Path(self._logdir).mkdir(parents=True, exist_ok=True)

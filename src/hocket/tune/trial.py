@@ -1,4 +1,4 @@
-"""A trial: one configuration, and what became of it."""
+"""A trial: one configuration, and its state in the search."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any, ClassVar
 
 
 class Status(enum.StrEnum):
-    """Where a trial is in its life."""
+    """The states of a trial."""
 
     PENDING = "PENDING"
-    """It was proposed, and has not begun."""
+    """The trial is proposed, and has not begun."""
     RUNNING = "RUNNING"
-    """It computes."""
+    """The trial runs."""
     PAUSED = "PAUSED"
-    """A scheduler has set it aside. It goes on from its latest checkpoint, or is ended."""
+    """A scheduler has paused the trial, which later goes on from its latest checkpoint, or ends."""
     TERMINATED = "TERMINATED"
-    """It returned, or was stopped; `Trial.reason` says which."""
+    """The trial returned, or was stopped; `Trial.reason` says which."""
     ERROR = "ERROR"
-    """It raised, or its process died, more often than `FailureConfig.max_failures` allows."""
+    """The trial raised, or its process died, more often than `FailureConfig.max_failures` allows."""
 
 
 @dataclass(slots=True, eq=False)
 class Trial:
-    """One configuration of a search. Schedulers, stoppers and callbacks read it, and change nothing in it."""
+    """One configuration of a search. Schedulers, stoppers and callbacks read it, and must not change it."""
 
     PENDING: ClassVar = Status.PENDING
     RUNNING: ClassVar = Status.RUNNING
@@ -33,43 +33,43 @@ class Trial:
     ERROR: ClassVar = Status.ERROR
 
     trial_id: str
-    """What it is known by, such as ``"3f2a_00007"``."""
+    """The trial's id, such as ``"3f2a_00007"``."""
     number: int
-    """Its place in the order in which trials were proposed, from 0."""
+    """The trial's place in the order of proposals, from 0."""
     config: dict[str, Any]
-    """What the function is called with. A scheduler such as `PopulationBasedTraining` may replace it."""
+    """The function's argument. A scheduler such as `PopulationBasedTraining` may replace it."""
     experiment_tag: str = ""
-    """Its number, and the values that were drawn or taken from a grid: ``"7_lr=0.1,layers=2"``."""
+    """The trial's number, and the values sampled or taken from a grid: ``"7_lr=0.1,layers=2"``."""
     status: Status = Status.PENDING
-    """Where it is in its life."""
+    """The trial's state."""
     reason: str = ""
-    """Why it ended, in words."""
+    """Why the trial ended, in words."""
     last_result: dict[str, Any] = field(default_factory=dict)
-    """The latest report, with what `Trainable` fills in; empty before the first."""
+    """The latest report, with the values that `Trainable` adds; empty before the first report."""
     checkpoint: str | None = None
-    """The name of its latest checkpoint's folder; None if it has saved none."""
+    """The name of the latest checkpoint's folder; None if the trial has saved none."""
 
     path: str = ""
-    """Its folder; made when something is written there."""
+    """The trial's folder; created with its first file."""
     name: str = ""
-    """How it is called: the trainable's name and its id, unless `TuneConfig.trial_name_creator` says otherwise."""
+    """The trial's name: the trainable's name and its id, unless `TuneConfig.trial_name_creator` makes another."""
 
     trainable_name: str = ""
-    """The name of what is searched over."""
+    """The trainable's name."""
 
     @property
     def logdir(self) -> str:
-        """As `path`."""
+        """`path`, under Ray's name."""
         return self.path
 
     @property
     def local_path(self) -> str:
-        """As `path`."""
+        """`path`, under Ray's name."""
         return self.path
 
     @property
     def evaluated_params(self) -> dict[str, Any]:
-        """As `config`."""
+        """`config`, under Ray's name."""
         return self.config
 
     def __str__(self) -> str:
@@ -77,5 +77,5 @@ class Trial:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it will not compute again."""
+        """Whether the trial has ended for good."""
         return self.status in (Status.TERMINATED, Status.ERROR)

@@ -1,3 +1,3 @@
-"""Where Ray's programs look for `TuneConfig`."""
+"""A module for programs written for Ray: it has `TuneConfig`."""
 
 from hocket.tune.configs import TuneConfig as TuneConfig

@@ -1,4 +1,4 @@
-"""The entry to a search: give it a function, a space and how many samples, and call `fit`."""
+"""The entry to a search: make a `Tuner` from a function, a space and a number of samples, and call `fit`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from hocket.stores import trust as trust_module
 from hocket.train.checkpoints import storage
 from hocket.tune import checks, configs, encoding, errors, log, opening, program_builder, result_grid, stored
 
-TuneConfig = configs.TuneConfig  # here, too, in Ray
+TuneConfig = configs.TuneConfig  # Ray's programs import it from here, too
 
 _log = logging.getLogger("hocket.tune")
 
 SETUP_NAME: Final = "tuner.pickle"
-"""The file in a search's folder that has what its `Tuner` was given, for `Tuner.restore`."""
+"""The file in a search's folder that holds its `Tuner`'s arguments, for `Tuner.restore`."""
 
 _ARGUMENTS: Final = {"space": "param_space", "tune": "tune_config", "run": "run_config"}
 
@@ -39,19 +39,19 @@ _ARGUMENTS: Final = {"space": "param_space", "tune": "tune_config", "run": "run_
     nested={"tune_config": configs.TuneConfig, "run_config": configs.RunConfig},
 )
 class Tuner:
-    """Searches over the configurations of a function, a `Trainable` or a trainer.
+    """A search over the configurations of a function, a `Trainable` or a trainer.
 
     Args:
         trainable: A function of the configuration, which calls `report`, returns a dict or yields dicts; a `Trainable`;
-            a trainer, whose space has the keys ``train_loop_config``, ``scaling_config`` and ``datasets``; or the name
-            of one that was registered.
-        param_space: What is searched: constants, domains such as `uniform`, `grid_search`; nested as you like.
-        tune_config: How it is searched.
+            a trainer, with the keys ``train_loop_config``, ``scaling_config`` and ``datasets`` in its space; or a
+            registered name.
+        param_space: The search space, a dict: constants, domains such as `uniform`, `grid_search`; nested at will.
+        tune_config: How to search.
         run_config: Name, storage, stop rule, failures, checkpoints, callbacks.
 
     Raises:
         TypeError: The trainable is none of these, or a configuration has the wrong type.
-        ValueError: The space has a domain that cannot be, such as an empty `choice`.
+        ValueError: The space has an impossible domain, such as an empty `choice`.
 
     Example:
         >>> from hocket import tune
@@ -111,28 +111,26 @@ class Tuner:
         run_config: configs.AnyRunConfig | None = None,
         trust: bool = False,
     ) -> Tuner:
-        """Return a tuner that goes on with a search, however it ended: `fit` runs what is left of it.
+        """Return a tuner that goes on with a search, however it ended: `fit` runs the rest of it.
 
-        No trial that has ended runs again. The searcher proposes what it would have proposed. The folder may have been
-        moved.
+        Finished trials do not run again. The searcher makes the proposals it would have made. The folder may move.
 
         Args:
             path: The search's folder, or an address such as ``s3://bucket/searches/name``.
-            trainable: What it searches over: the same function.
-            resume_unfinished: Whether trials that had not ended go on from their latest checkpoints.
-            resume_errored: Whether trials that failed go on from theirs.
-            restart_errored: Whether trials that failed begin anew.
-            param_space: Another space, for the trials that are still to be proposed, such as a narrower one.
-            storage_filesystem: Where the path is: one of pyarrow's file systems or of fsspec's. Default: this machine,
-                unless the path is an address.
-            tune_config: Changed settings, such as more samples or another scheduler. Default: those of the search.
-            run_config: Changed settings, such as another stop rule; its name and path do not count. Default: as above.
-            trust: Whether to go on if others than this user may write in the folder. What a search has pickled there
-                is opened, which runs code of its writer.
+            trainable: The trainable of the search, unchanged.
+            resume_unfinished: Whether unfinished trials go on from their latest checkpoints.
+            resume_errored: Whether failed trials go on from their latest checkpoints.
+            restart_errored: Whether failed trials begin anew.
+            param_space: Another space for the trials still to be proposed, such as a narrower one.
+            storage_filesystem: A file system of pyarrow or fsspec that holds `path`. Default: this machine's, unless
+                `path` is an address.
+            tune_config: Changed settings, such as more samples or another scheduler. Default: the search's.
+            run_config: Changed settings, such as a stop rule; name and path have no effect. Default: the search's.
+            trust: Whether to unpickle the folder's files, which runs code, even if other users may write to it.
 
         Raises:
-            TuneError: There is no search in the folder.
-            UntrustedFolderError: Others may write there, and are not trusted.
+            TuneError: The folder has no search.
+            UntrustedFolderError: Other users may write to the folder, and `trust` is False.
             StoreError: The store does not answer, or refuses.
         """
         home = _locate(path, storage_filesystem)
@@ -166,7 +164,7 @@ class Tuner:
 
     @classmethod
     def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: object = None) -> bool:
-        """Tell whether there is a search in a folder, as for `restore`."""
+        """Return whether a folder has a search that `restore` can go on with."""
         try:
             with _opened(_locate(path, storage_filesystem)) as folder:
                 log.check_folder(folder)
@@ -175,17 +173,15 @@ class Tuner:
         return True
 
     def fit(self) -> result_grid.ResultGrid:
-        """Search, and return what became of all trials. Trials that fail do not raise; see `ResultGrid.errors`.
+        """Search, and return the outcomes of all trials. Trials that fail do not raise; see `ResultGrid.errors`.
 
-        Whatever happens, no trial is left running when it returns or raises. What was done until then is in the
-        search's folder, from where `restore` goes on. Where an earlier search has the name, a new one begins in its
-        folder, and a warning says how the earlier one's log is called then.
+        No trial runs any more when `fit` returns or raises, whatever happens. The search's folder holds all work done
+        until then, and `restore` goes on from there. If an earlier search has the same name, the new one begins in its
+        folder, and a warning names the file that now holds the earlier log.
 
         Raises:
-            TuneError: Another search of this name goes on, a trial has not reported the metric, or the log
-                cannot be written.
-            StoreError: The store that keeps the search failed, also at a second request, or refuses. What was
-                sent before is whole.
+            TuneError: A search of this name is running, a trial never reported the metric, or the log is not writable.
+            StoreError: The search's store failed, also when tried again, or refuses. Everything sent before is whole.
             InfeasibleResourcesError: A trial holds more than the session can ever have.
         """
         home, is_new = self._restored or self._name_home(), self._restored is None
@@ -198,7 +194,7 @@ class Tuner:
         return self.get_results()
 
     def _name_home(self) -> Path | places.Place:
-        """Return where a new search is to be."""
+        """Return the folder of a new search."""
         setup = self._setup
         name = setup.run.name or build_name(program_builder.describe(setup.trainable, reuses=False).name)
         outer = setup.run.locate()
@@ -221,7 +217,7 @@ class Tuner:
         self._prefix = str(log.check_folder(folder)["prefix"])
 
     def get_results(self) -> result_grid.ResultGrid:
-        """Return what became of the trials so far.
+        """Return the outcomes of the trials so far.
 
         Raises:
             RuntimeError: The search has not begun.
@@ -233,13 +229,13 @@ class Tuner:
 
 
 def build_name(of: str) -> str:
-    """Return the name of a search that was given none."""
+    """Return a name for a search without one."""
     now = dt.datetime.now().astimezone()
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', of)}_{now:%Y-%m-%d_%H-%M-%S}_{secrets.token_hex(3)}"
 
 
 def _pickle_setup(setup: opening.Setup) -> bytes:
-    # Where it is does not count when it is restored, and may hold a password.
+    # A restored search may have moved, and its path may hold a password.
     run = dataclasses.replace(setup.run, storage_path=None, storage_filesystem=None)
     given = {"space": setup.space, "tune": setup.tune, "run": run}
     blob: bytes = cloudpickle.dumps({name: encoding.try_pickle(value) for name, value in given.items()})
@@ -247,13 +243,13 @@ def _pickle_setup(setup: opening.Setup) -> bytes:
 
 
 def _build_opener(home: Path | places.Place, name: str, *, trust: bool) -> trust_module.Opener:
-    """Return what opens pickles in a file of a search's folder."""
+    """Return the opener of pickled values in a file of a search's folder."""
     source = home if isinstance(home, places.Place) else home / name
     return trust_module.Opener(source, "Tuner.restore()", trust=trust)
 
 
 def _read_setup(folder: Path, names: Sequence[str], opener: trust_module.Opener) -> dict[str, Any]:
-    """Return what a search was given, by name."""
+    """Return a `Tuner`'s arguments by name, from the search's folder."""
     found: Any
     try:
         kept = opener.load(local_files.read_bytes(folder / SETUP_NAME))
@@ -273,7 +269,7 @@ def _read_setup(folder: Path, names: Sequence[str], opener: trust_module.Opener)
 
 
 def _locate(given: object, filesystem: object) -> Path | places.Place:
-    """Return where a search is that is named by its folder."""
+    """Return the folder of a search, from its path or address."""
     if not isinstance(given, str | os.PathLike):
         raise TypeError(
             f"path must be the folder of a search, but received {given!r}. Write ResultGrid.experiment_path, or "
@@ -285,7 +281,7 @@ def _locate(given: object, filesystem: object) -> Path | places.Place:
 
 @contextlib.contextmanager
 def _opened(home: Path | places.Place) -> Iterator[Path]:
-    """Give a folder that has a search's log and what its tuner was given."""
+    """Yield a folder that has a search's log and its `Tuner`'s arguments."""
     if not isinstance(home, places.Place):
         yield home
         return

@@ -1,7 +1,6 @@
 """Tools on top of the programming model.
 
-`queue`, `metrics`, `multiprocessing`, `scheduling_strategies` and others are modules of their own, which are imported
-when they are first asked for.
+`queue`, `metrics`, `multiprocessing`, `scheduling_strategies` and others are separate modules, imported at first use.
 """
 
 from hocket._base import missing as _missing

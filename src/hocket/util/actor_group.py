@@ -1,6 +1,6 @@
-"""A group of equal actors, as older programs for Ray use it.
+"""A group of equal actors, for older Ray programs.
 
-New ones take a list of actors, or `hocket.util.ActorPool`.
+New programs use a list of actors, or `hocket.util.ActorPool`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from hocket.engine import contract
 
 @dataclass(frozen=True)
 class ActorWrapper:
-    """One actor of the group."""
+    """An actor of a group."""
 
     actor: actor.ActorHandle
     metadata: object = None
-    """What its method ``get_actor_metadata`` returned; None if it has none."""
+    """The result of its method ``get_actor_metadata``; None if it has no such method."""
 
 
 class ActorGroupMethod:
@@ -30,7 +30,7 @@ class ActorGroupMethod:
         self._name = name
 
     def remote(self, *args: object, **kwargs: object) -> list[Any]:
-        """Call the method of every actor; return what each call returns, in the order of the actors."""
+        """Call the method of every actor, and return the references in the order of the actors."""
         return [getattr(one.actor, self._name).remote(*args, **kwargs) for one in self._actors]
 
     def __call__(self, *args: object, **kwargs: object) -> object:
@@ -41,16 +41,16 @@ class ActorGroupMethod:
 
 
 class ActorGroup:
-    """Actors of one class, built with the same arguments. What is called on the group is called on each of them.
+    """Actors of one class, built with the same arguments. A call on the group is a call on each actor.
 
     Args:
         actor_cls: The class; not a remote one.
-        num_actors: How many.
-        num_cpus_per_actor: The CPUs that each holds.
-        num_gpus_per_actor: The GPUs that each holds.
-        resources_per_actor: What else each holds.
-        init_args: What each is built with.
-        init_kwargs: The same, by name.
+        num_actors: The number of actors.
+        num_cpus_per_actor: How many CPUs each actor holds.
+        num_gpus_per_actor: How many GPUs each actor holds.
+        resources_per_actor: Other resources that each actor holds.
+        init_args: Arguments for the constructor.
+        init_kwargs: Arguments for the constructor, by name.
 
     Raises:
         ValueError: `num_actors` is not above 0, or an amount is impossible.
@@ -91,10 +91,10 @@ class ActorGroup:
         self.start()
 
     def start(self) -> None:
-        """Build the actors; not needed the first time.
+        """Build the actors again after `shutdown`.
 
         Raises:
-            RuntimeError: They are there already.
+            RuntimeError: The actors exist already.
         """
         if self.actors:
             raise RuntimeError("The actors have already been started. Call shutdown() first to start them again.")
@@ -104,7 +104,7 @@ class ActorGroup:
         """End the actors.
 
         Args:
-            patience_s: How long they may go on with what they have; with 0 or less they are killed at once.
+            patience_s: How many seconds they may spend on their pending calls; 0 or less kills them at once.
         """
         ended: list[contract.AnyRef] = (
             [one.actor.__ray_terminate__.remote() for one in self.actors] if patience_s > 0 else []
@@ -116,14 +116,14 @@ class ActorGroup:
         self.actors = []
 
     def add_actors(self, num_actors: int) -> None:
-        """Build so many more."""
+        """Build further actors."""
         added = [self._remote_cls.remote(*self._args, **self._kwargs) for _ in range(num_actors)]
         tells = "get_actor_metadata" in dir(added[0]) if added else False
         told = api.get([one.get_actor_metadata.remote() for one in added]) if tells else [None] * len(added)
         self.actors += [ActorWrapper(one, metadata) for one, metadata in zip(added, told, strict=True)]
 
     def remove_actors(self, actor_indexes: Sequence[int]) -> None:
-        """Take these out of the group; they end when nobody else has a handle."""
+        """Remove actors from the group. They end when no other handle to them is left."""
         gone = set(actor_indexes)
         self.actors = [one for index, one in enumerate(self.actors) if index not in gone]
 

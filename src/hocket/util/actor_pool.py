@@ -14,11 +14,11 @@ from hocket.engine import contract
 V = TypeVar("V")
 
 Refs = tuple[contract.AnyRef, ...]
-"""What one call returned: more than one reference if its ``num_returns`` says so."""
+"""The references of one call: several if its ``num_returns`` says so."""
 
 
 class _Call:
-    """One call that is running, or is done and not fetched."""
+    """A call that runs, or has a result that was not fetched."""
 
     __slots__ = ("actor", "error", "is_many", "refs", "scope")
 
@@ -35,18 +35,18 @@ class _Call:
         self.refs = refs
         self.scope = scope
         self.is_many = is_many
-        #: Why it could not be made when an actor became free; then it has neither an actor nor references.
+        #: The error of a call that failed when its actor became free; such a call has no actor and no references.
         self.error = error
 
 
 @final
 class ActorPool:
-    """Gives values to whichever of the actors is free.
+    """A pool that passes values to any free actor.
 
-    An actor has one call at a time. It becomes free when the result of its call is fetched, and not before.
+    An actor has one call at a time. It becomes free only when the result of its call is fetched.
 
     Args:
-        actors: The actors, all with the methods that are to be called.
+        actors: The actors, all with the methods that `fn` calls.
 
     Example:
         >>> import hocket
@@ -69,28 +69,28 @@ class ActorPool:
             ) from None
         for actor in self._idle:
             _check_actor(actor)
-        #: The work that waits for an actor.
+        #: Work that waits for an actor.
         self._unsubmitted: deque[tuple[Callable[[Any, Any], object], object, scopes.Scope | None]] = deque()
-        #: Submitted and not fetched, by number, in the order of submission.
+        #: Calls that were submitted and not fetched, by number, in the order of submission.
         self._calls: dict[int, _Call] = {}
         self._next_number = 0
-        #: Whether a result has been fetched before one that was submitted earlier and is still unfetched.
+        #: Whether a result was fetched while the result of an earlier call was not.
         self._is_disordered = False
 
     def map(self, fn: Callable[[core_actor.ActorHandle, V], object], values: Iterable[V]) -> Iterator[Any]:
-        """Call for each value; return an iterator over the results, in the order of the values.
+        """Call `fn` for each value; return an iterator over the results, in the order of the values.
 
-        The calls are submitted at once. What was pending before is dropped; what is pending when the loop over the
-        results ends early is cancelled. A call that runs then goes on, as `hocket.cancel` says of calls.
+        All calls are submitted at once. Calls that were pending before are dropped. If the loop over the results ends
+        early, its pending calls are cancelled; a running call continues, as with `hocket.cancel`.
 
         Args:
-            fn: Takes an actor and a value, and returns what ``actor.method.remote(...)`` returned.
+            fn: Takes an actor and a value, and returns the result of ``actor.method.remote(...)``.
             values: The values.
         """
         return self._iterate(self._submit_all(fn, values), self.get_next)
 
     def map_unordered(self, fn: Callable[[core_actor.ActorHandle, V], object], values: Iterable[V]) -> Iterator[Any]:
-        """Like `map`, with the results in the order in which they come."""
+        """Like `map`, with the results in the order in which they arrive."""
         return self._iterate(self._submit_all(fn, values), self.get_next_unordered)
 
     def _submit_all(self, fn: Callable[[core_actor.ActorHandle, V], object], values: Iterable[V]) -> scopes.Scope:
@@ -115,12 +115,12 @@ class ActorPool:
                 self._finish(number)
 
     def submit(self, fn: Callable[[core_actor.ActorHandle, V], object], value: V) -> None:
-        """Call ``fn(actor, value)`` with a free actor; now if there is one, else when one becomes free.
+        """Call ``fn(actor, value)`` with a free actor, now or when one becomes free.
 
-        What `fn` raises is raised here; if the value had to wait, it is raised in the place of the value's result.
+        An error of `fn` is raised here. If the value had to wait, the error is raised in place of its result.
 
         Raises:
-            TypeError: `fn` returned something else than references.
+            TypeError: `fn` returned something other than references.
         """
         self._submit(fn, value, None)
 
@@ -149,20 +149,20 @@ class ActorPool:
         self._next_number += 1
 
     def has_next(self) -> bool:
-        """Tell whether there are results to fetch, now or later."""
+        """Return whether there are results to fetch, now or later."""
         return bool(self._calls) or bool(self._unsubmitted)
 
     def get_next(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
-        """Wait for the result that is next in the order of submission, and return it.
+        """Wait for the next result in the order of submission, and return it.
 
         Args:
-            timeout: Seconds to wait at most; None waits without end.
-            ignore_if_timedout: Drop the result if it is not there in time. Its actor counts as free.
+            timeout: How many seconds to wait at most; None waits without end.
+            ignore_if_timedout: Whether to drop the result after the time-out. Its actor then counts as free.
 
         Raises:
             StopIteration: There are no more results.
-            TimeoutError: It was not there in time.
-            ValueError: `get_next_unordered` has fetched a later result, so that there is no order any more.
+            TimeoutError: The result did not arrive in time.
+            ValueError: `get_next_unordered` has fetched a later result, which breaks the order.
         """
         self._check_has_next()
         if self._is_disordered:
@@ -188,12 +188,12 @@ class ActorPool:
         """Wait for any result, and return it.
 
         Args:
-            timeout: Seconds to wait at most; None waits without end.
-            ignore_if_timedout: Drop all pending results if none is there in time. Their actors count as free.
+            timeout: How many seconds to wait at most; None waits without end.
+            ignore_if_timedout: Whether to drop all pending results after the time-out. Their actors then count as free.
 
         Raises:
             StopIteration: There are no more results.
-            TimeoutError: None was there in time.
+            TimeoutError: No result arrived in time.
         """
         self._check_has_next()
         numbers = {call.refs[0]: number for number, call in self._calls.items() if call.error is None}
@@ -231,7 +231,7 @@ class ActorPool:
             try:
                 raise error
             finally:
-                del error  # its traceback has this frame, so the actor would live on until garbage is collected
+                del error  # its traceback holds this frame, which would keep the actor alive until garbage collection
         return api.get(list(call.refs)) if call.is_many else api.get(call.refs[0])
 
     def _finish(self, number: int) -> _Call:
@@ -254,7 +254,7 @@ class ActorPool:
                 self._note(_Call(None, (), scope, error=error))
 
     def has_free(self) -> bool:
-        """Tell whether a value that is submitted now would start now."""
+        """Return whether a value that is submitted now would start now."""
         return bool(self._idle) and not self._unsubmitted
 
     def pop_idle(self) -> core_actor.ActorHandle | None:
@@ -265,7 +265,7 @@ class ActorPool:
         """Add an actor.
 
         Raises:
-            ValueError: It is in the pool already.
+            ValueError: The actor is in the pool already.
         """
         _check_actor(actor)
         if actor in self._idle or any(call.actor == actor for call in self._calls.values()):

@@ -1,4 +1,4 @@
-"""Why something cannot travel to another process."""
+"""Search for the parts of a value that cannot travel to another process."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from hocket.engine import pickling, unsendable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FailureTuple:
-    """A part that cannot travel, and that no smaller part is to blame for."""
+    """A part that cannot travel, while all of its own parts that were searched can."""
 
     obj: object
     """The part itself."""
     name: str
-    """What it is called where it was found: a variable, an attribute, an index."""
+    """The part's name where it was found: of a variable, an attribute, an index."""
     parent: Any
-    """What it is a part of; None if it is what was asked about."""
+    """The object that holds the part; None for the inspected value itself."""
     path: str
-    """The way to it, from what was asked about."""
+    """The way from the inspected value to the part."""
 
     def __repr__(self) -> str:
         return f"FailTuple({self.name} [path={self.path}, obj={self.obj!r}, parent={self.parent!r}])"
@@ -30,16 +30,16 @@ class FailureTuple:
 def inspect_serializability(
     base_obj: object, name: str | None = None, depth: int = 3, print_file: TextIO | None = None
 ) -> tuple[bool, set[FailureTuple]]:
-    """Find out which parts of a value or function keep it from travelling, and print them.
+    """Find the parts of a value or function that cannot travel, and print them.
 
     Args:
-        base_obj: What is to be sent.
-        name: What to call it; by default its own name or its representation.
-        depth: How many steps to go into it at most.
-        print_file: Where to print; by default stdout.
+        base_obj: The value or function to send.
+        name: Its name in the report. Default: its own name or its representation.
+        depth: How many steps to search into it at most.
+        print_file: The stream to print to. Default: stdout.
 
     Returns:
-        Whether it can travel, and the parts that cannot.
+        Whether the value can travel, and the parts that cannot.
 
     Raises:
         ValueError: `depth` is below 0.

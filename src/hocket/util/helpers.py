@@ -1,4 +1,4 @@
-"""Results in the order in which they come."""
+"""Results in the order in which they arrive."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from hocket.engine import contract
 def as_completed(
     refs: Sequence[contract.ObjectRef[object]], *, chunk_size: int = 10, yield_obj_refs: bool = False
 ) -> Iterator[Any]:
-    """Yield the values of references, each as soon as it is there.
+    """Yield the values of references, each as soon as it arrives.
 
     Args:
         refs: References, without duplicates.
-        chunk_size: How many finished ones are looked up at once. More is faster when many finish together; a result
-            never waits for others to make up a chunk.
-        yield_obj_refs: Yield the references instead of their values.
+        chunk_size: How many finished references to look up at once. A larger chunk is faster when many finish together;
+            a result never waits until a chunk is full.
+        yield_obj_refs: Whether to yield the references instead of their values.
 
     Raises:
-        ValueError: `chunk_size` is below 1, or a reference is there twice.
-        TypeError: One is no reference.
+        ValueError: `chunk_size` is below 1, or a reference occurs twice.
+        TypeError: An element is no reference.
 
     Example:
         >>> import hocket
@@ -42,13 +42,13 @@ def _yield_completed(
         while ready:
             ref = ready.pop(0)
             yield ref if yields_refs else api.get(ref)
-            del ref  # the consumer may be the only one who needs it
+            del ref  # the consumer may hold the only other reference
 
 
 def _take_finished(
     refs: list[contract.ObjectRef[object]], most: int
 ) -> tuple[list[contract.ObjectRef[object]], list[contract.ObjectRef[object]]]:
-    """Wait for one, and take those with it that are there by then."""
+    """Wait for one reference, and return it with others that are finished by then, and the rest."""
     ready, rest = api.wait(refs, num_returns=1)
     if most > 1 and rest:
         more, rest = api.wait(rest, num_returns=min(most - 1, len(rest)), timeout=0)
@@ -64,16 +64,16 @@ def map_unordered(
     chunk_size: int = 10,
     yield_obj_refs: bool = False,
 ) -> Iterator[Any]:
-    """Call a remote function for each item; yield the results, each as soon as it is there.
+    """Call a remote function for each item, and yield each result as soon as it arrives.
 
-    Calls whose results are not there when the loop ends early are cancelled.
+    If the loop ends early, unfinished calls are cancelled.
 
     Args:
-        fn: A remote function or a method of an actor, of one argument.
-        items: May be endless: it is read as results are taken.
-        backpressure_size: How many calls are under way at most; None for no limit.
+        fn: A remote function or a method of an actor, with one argument.
+        items: The items. They may be endless: they are read as results are taken.
+        backpressure_size: How many calls are in flight at most; None for no limit.
         chunk_size: As for `as_completed`.
-        yield_obj_refs: Yield the references instead of their values.
+        yield_obj_refs: Whether to yield the references instead of their values.
 
     Raises:
         ValueError: A size is below 1.
@@ -113,7 +113,7 @@ def _yield_mapped(
             while ready:
                 ref = ready.pop(0)
                 yield ref if yields_refs else api.get(ref)
-                del ref  # the consumer may be the only one who needs it
+                del ref  # the consumer may hold the only other reference
 
 
 def _check_chunk_size(chunk_size: int) -> None:

@@ -1,6 +1,6 @@
-"""joblib's ``Parallel`` on Hocket's workers, and with it what scikit-learn does in parallel.
+"""joblib's ``Parallel`` on Hocket's workers, which scikit-learn uses, too.
 
-joblib is no dependency of Hocket: this module needs it, and nothing else imports this module.
+joblib is no dependency of Hocket: only this module needs it, and no other module imports this one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ with extras.explain("hocket.util.joblib", "joblib", "Run pip install joblib; it 
 
 
 def register_hocket() -> None:
-    """Make ``"hocket"`` a backend of joblib.
+    """Register ``"hocket"`` as a backend of joblib.
 
     Example:
         >>> import joblib
@@ -31,14 +31,14 @@ def register_hocket() -> None:
 
 
 def register_ray() -> None:
-    """Make ``"ray"`` a second name of the backend, so that a program written for Ray runs."""
+    """Register ``"ray"`` as a second name of the backend, for programs written for Ray."""
     register_hocket()
     parallel.register_parallel_backend("ray", Backend)
 
 
 @final
 class Outcome:
-    """The outcome of one of joblib's batches: joblib hands it back to us before it looks into it."""
+    """The outcome of a joblib batch. joblib passes it back to the backend before it reads it."""
 
     __slots__ = ("error", "value")
 
@@ -49,10 +49,10 @@ class Outcome:
 
 @final
 class Backend(parallel.AutoBatchingMixin, parallel.ParallelBackendBase):  # type: ignore[misc]
-    """The backend that joblib asks to run its batches.
+    """A joblib backend that runs batches.
 
     Args:
-        nesting_level: How many ``Parallel`` calls this is inside of; joblib's own.
+        nesting_level: joblib's count of the ``Parallel`` calls around this one.
         inner_max_num_threads: joblib refuses it for backends that do not limit threads, such as this one.
         ray_remote_args: Options of the processes' actors, as for `hocket.util.multiprocessing.Pool`.
     """
@@ -71,7 +71,7 @@ class Backend(parallel.AutoBatchingMixin, parallel.ParallelBackendBase):  # type
         self._pool: multiprocessing.Pool | None = None
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
-        """Return how many processes a request stands for; -1 is all CPUs of the session."""
+        """Return the number of processes for a request; -1 requests all CPUs of the session."""
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning. Use -1 for all CPUs of the session.")
         if n_jobs is None:
@@ -81,7 +81,7 @@ class Backend(parallel.AutoBatchingMixin, parallel.ParallelBackendBase):  # type
         return max(1, int(session.get_engine().resources.get_total_resources().get("CPU", 1)) + 1 + n_jobs)
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, **ignored: Any) -> int:
-        """Start the processes; return how many."""
+        """Start the processes, and return their number."""
         n_jobs = self.effective_n_jobs(n_jobs)
         if n_jobs == 1:
             raise _fall_back(self.nesting_level)
@@ -90,10 +90,10 @@ class Backend(parallel.AutoBatchingMixin, parallel.ParallelBackendBase):  # type
         return n_jobs
 
     def submit(self, func: Callable[[], object], callback: Callable[[Any], object] | None = None) -> Any:
-        """Run one batch; `callback` gets the outcome."""
+        """Run a batch; `callback` receives the outcome."""
         assert self._pool is not None
         tell = callback or (lambda outcome: None)
-        # As an argument: a batch holds the data, and what is called should be the same small function each time.
+        # The batch is an argument because it holds the data: the function stays the same small one for each call.
         return self._pool.apply_async(
             _run_batch,
             (func,),
@@ -115,7 +115,7 @@ class Backend(parallel.AutoBatchingMixin, parallel.ParallelBackendBase):  # type
         self.reset_batch_stats()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
-        """End the processes because something failed; start new ones if more work may come."""
+        """End the processes after a failure; start new ones if more work may come."""
         self.terminate()
         if ensure_ready:
             self.configure(n_jobs=self.parallel.n_jobs, parallel=self.parallel)
@@ -126,7 +126,7 @@ def _run_batch(batch: Callable[[], object]) -> object:
 
 
 def _fall_back(nesting_level: int | None) -> BaseException:
-    """Return joblib's way of saying that one process is best had without us."""
+    """Return joblib's request to fall back to one process, without this backend."""
     backend = parallel.SequentialBackend(nesting_level=nesting_level)
     error: BaseException = parallel.FallbackToBackend(backend)
     return error

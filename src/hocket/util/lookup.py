@@ -1,4 +1,4 @@
-"""Small questions to the session and the machine."""
+"""Small queries to the session and the machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def list_named_actors(all_namespaces: bool = False) -> list[Any]:
     """Return the names of the living actors that have one.
 
     Args:
-        all_namespaces: Of all namespaces, and not only of the caller's own.
+        all_namespaces: Whether to include all namespaces, and not only the caller's own.
 
     Returns:
         Names; with `all_namespaces` a dict with the keys ``name`` and ``namespace`` for each.
@@ -42,11 +42,10 @@ def list_named_actors(all_namespaces: bool = False) -> list[Any]:
 
 
 def get_node_ip_address(address: str | None = None) -> str:
-    """Return this machine's address for the processes of the session: the loopback address, because all of them run
-    here.
+    """Return this machine's address for the processes of the session: loopback, because all of them run here.
 
     Args:
-        address: For Ray programs; has no meaning on one machine.
+        address: For programs written for Ray: has no effect on one machine.
 
     Example:
         >>> import hocket
@@ -57,7 +56,7 @@ def get_node_ip_address(address: str | None = None) -> str:
 
 
 def log_once(key: str) -> bool:
-    """Tell whether this process asks for the first time with this key, so that it may log what belongs to it.
+    """Return whether this is the process's first call with a key. The caller then logs its message.
 
     Example:
         >>> import hocket

@@ -1,8 +1,8 @@
 """Numbers that a program counts and measures, and their text in Prometheus' format.
 
-Recording is cheap: a number in this process' memory. Workers send what was recorded since with their results (see
-`kernel.metrics`), so `render_prometheus` in the driver tells of all processes. Counters and histograms of several
-processes add up; of a gauge the value that came last counts: give it a tag where each process has its own.
+A record is cheap: it changes a number in the process's memory. Workers send new records with their results (see
+`kernel.metrics`), so `render_prometheus` in the driver covers all processes. Counters and histograms of several
+processes add up. For a gauge the value that arrived last counts, so give it a tag if each process has its own value.
 
 Serving the text is up to the program; Hocket opens no port.
 """
@@ -19,23 +19,22 @@ from hocket.engine import contract
 from hocket.kernel import metrics
 
 _INVALID = re.compile(r"[^a-zA-Z0-9_:]|^(?=[0-9])")
-"""What may not stand in the name of a metric of Prometheus."""
+"""Characters that a metric's name may not have in Prometheus."""
 
 _INVALID_LABEL = re.compile(r"[^a-zA-Z0-9_]|^(?=[0-9])")
-"""What may not stand in the name of a label there."""
+"""Characters that a label's name may not have in Prometheus."""
 
 _early = metrics.MetricStore()
-"""What was recorded while no session was open; it goes to the next one."""
+"""Records from before a session was open; the next session takes them over."""
 
 
 class Metric:
-    """The base of the three kinds. Not to be made by itself.
+    """The base class of the three kinds of metrics. It has no instances of its own.
 
     Args:
-        name: What the metric is called. Metrics of the same name and kind are one metric, in whichever process they
-            were made.
-        description: For the reader of the text.
-        tag_keys: Which tags each record must have, by default or with the call.
+        name: The name of the metric. Metrics of the same name and kind are one metric, in all processes.
+        description: A description for the reader of the text.
+        tag_keys: The tags that each record must have, by default or in the call.
 
     Raises:
         ValueError: The name is empty.
@@ -65,7 +64,7 @@ class Metric:
         self._default_tags: dict[str, str] = {}
 
     def set_default_tags(self, default_tags: Mapping[str, str]) -> Self:
-        """Give tags the values that they have when a record does not name them.
+        """Set the values of tags that a record does not name.
 
         Raises:
             ValueError: A key is not one of `tag_keys`.
@@ -107,7 +106,7 @@ class Metric:
             )
         for key in self._tag_keys:
             _check_tag_value(found[key])
-        return tuple([(key, found[key]) for key in sorted(self._tag_keys)])  # another may name them in another order
+        return tuple([(key, found[key]) for key in sorted(self._tag_keys)])  # the order may differ between processes
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self._list_arguments(), self._default_tags)
@@ -133,7 +132,7 @@ class Counter(Metric):
     _kind = metrics.COUNTER
 
     def inc(self, value: float = 1.0, tags: Mapping[str, str] | None = None) -> None:
-        """Add to it.
+        """Add to the counter.
 
         Raises:
             ValueError: `value` is not above 0, or a tag is missing.
@@ -147,7 +146,7 @@ class Counter(Metric):
 
 @final
 class Gauge(Metric):
-    """A number that is set.
+    """A number that can be set.
 
     Example:
         >>> from hocket.util.metrics import Gauge
@@ -157,7 +156,7 @@ class Gauge(Metric):
     _kind = metrics.GAUGE
 
     def set(self, value: float | None, tags: Mapping[str, str] | None = None) -> None:
-        """Set it; None leaves it as it is.
+        """Set the gauge; None leaves it unchanged.
 
         Raises:
             ValueError: A tag is missing.
@@ -171,13 +170,12 @@ class Gauge(Metric):
 
 @final
 class Histogram(Metric):
-    """How often which sizes were seen.
+    """A count of values by size.
 
     Args:
         name: See `Metric`.
         description: See `Metric`.
-        boundaries: The upper ends of the buckets, all above 0, in rising order. One more bucket takes what is above the
-            last.
+        boundaries: The upper ends of the buckets, all above 0 and rising. A further bucket takes greater values.
         tag_keys: See `Metric`.
 
     Raises:
@@ -264,10 +262,10 @@ def _build_text_name(name: str) -> str:
 
 
 def render_prometheus() -> str:
-    """Return what has been recorded as text in Prometheus' format (version 0.0.4).
+    """Return all records as text in Prometheus' format (version 0.0.4).
 
-    In the driver that is everything in the session; in a worker what it has not sent yet, which is of use to nobody.
-
+    In the driver the text covers the whole session. In a worker it covers only records that the worker has not sent
+    yet, which is rarely useful.
     Example:
         >>> import hocket
         >>> from hocket.util.metrics import Counter, render_prometheus
@@ -296,7 +294,7 @@ def render_prometheus() -> str:
 
 
 def list_families() -> list[metrics.Family]:
-    """Return what has been recorded, by name: copies, which nothing changes any more."""
+    """Return copies of all records, by name."""
     engine = contract.current_engine
     if engine is None:
         return _copy(_early)
@@ -312,7 +310,7 @@ def _copy(store: metrics.MetricStore) -> list[metrics.Family]:
 
 
 def build_label(key: str) -> str:
-    """Return a tag's key as the name of a label of Prometheus."""
+    """Return a tag's key as the name of a Prometheus label."""
     return _INVALID_LABEL.sub("_", key)
 
 

@@ -1,6 +1,6 @@
-"""Where Ray's programs look for placement groups.
+"""The place of placement groups in Ray.
 
-The names are also in `hocket.util`, which is their place in Hocket.
+Hocket's own place for these names is `hocket.util`.
 """
 
 from hocket.core.placement import PlacementGroup as PlacementGroup

@@ -1,4 +1,4 @@
-"""The metrics of a session for `prometheus_client`, Prometheus' own library for Python, which serves and pushes them.
+"""The metrics of a session for `prometheus_client`, Prometheus' own Python library, which serves and pushes them.
 
 Needs ``pip install 'hocket[prometheus]'``.
 """
@@ -19,10 +19,10 @@ _core: Final = extras.load(
 
 @final
 class Collector:
-    """Gives a registry of `prometheus_client` what the session has recorded, at each request of the registry.
+    """A collector that gives a registry of `prometheus_client` the session's metrics, at each request.
 
-    Register it in the driver. Which server, push gateway or file the registry goes to is up to the program; Hocket
-    opens no port.
+    Register it in the driver. The program chooses the server, push gateway or file for the registry; Hocket opens no
+    port.
 
     Example:
         >>> import prometheus_client
@@ -35,12 +35,12 @@ class Collector:
     """
 
     def collect(self) -> Iterator[Any]:
-        """Give each metric, as `prometheus_client` has them."""
+        """Yield each metric in the form of `prometheus_client`."""
         for family in metrics.list_families():
             yield _build(family)
 
     def describe(self) -> list[Any]:
-        """Return nothing: what there will be is not known when the collector is registered."""
+        """Return no metrics: they are unknown when the collector is registered."""
         return []
 
 
@@ -63,7 +63,7 @@ def _build(family: kernel_metrics.Family) -> object:
 
 
 def _sum_up(boundaries: tuple[float, ...], numbers: tuple[float, ...]) -> list[tuple[str, float]]:
-    """Return how many values are in each bucket or below it."""
+    """Return how many values each bucket and all lower ones hold."""
     count = 0.0
     found = []
     for boundary, inside in zip((*boundaries, float("inf")), numbers[:-1], strict=True):

@@ -1,7 +1,7 @@
 """A queue that tasks, actors and the driver share.
 
-The items are in an asynchronous actor: whoever waits in it for an item, or for room, costs no thread. Every method of
-the actor runs on its one event loop, so a check and what follows it cannot be torn apart.
+An asynchronous actor holds the items, so a call that waits in it for an item or for room takes no thread. All methods
+of the actor run on one event loop, so no other call comes between a check and the step after it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from hocket.core import actor as core_actor
 from hocket.core import api, scopes
 
 MAX_WAITING = 100_000
-"""How many calls may wait in the actor at once; one more would keep the call out that they wait for. A guess, far above
-any number of workers."""
+"""How many calls may wait in the actor; no further call could end their wait. A guess, far above any number of
+workers."""
 
 Outcome = tuple[bool, Any]
-"""Whether it could be done, and the item if one was asked for."""
+"""Whether a call succeeded, and the item if it takes one."""
 
 
 class Empty(queue.Empty):
@@ -32,9 +32,9 @@ class Full(queue.Full):
 
 @final
 class QueueActor:
-    """Holds the items.
+    """The actor that holds the items.
 
-    Tells whether something could be done instead of raising, so that the caller's error is its own.
+    Its methods return whether they succeeded, instead of raising. The caller raises an error of its own.
     """
 
     def __init__(self, maxsize: int) -> None:
@@ -42,7 +42,7 @@ class QueueActor:
 
     async def put(self, item: object, timeout: float | None) -> bool:
         """Add an item when there is room."""
-        if not self._items.full():  # also with a timeout of 0, for which wait_for would not look
+        if not self._items.full():  # needed for a timeout of 0, for which wait_for would not try
             self._items.put_nowait(item)
             return True
         try:
@@ -61,7 +61,7 @@ class QueueActor:
             return False, None
 
     async def put_nowait(self, items: Sequence[object]) -> tuple[bool, int]:
-        """Add all items or none; tell also how many there were before."""
+        """Add all items or none; return whether they were added, and how many items there were before."""
         size = self._items.qsize()
         if self._items.maxsize > 0 and size + len(items) > self._items.maxsize:
             return False, size
@@ -70,7 +70,7 @@ class QueueActor:
         return True, size
 
     async def get_nowait(self, count: int) -> tuple[bool, list[Any] | int]:
-        """Take so many items or none; then tell how many there are."""
+        """Take `count` items or none; return whether they were taken, and the items or the queue's size."""
         size = self._items.qsize()
         if size < count:
             return False, size
@@ -83,10 +83,10 @@ class QueueActor:
 
 @final
 class Queue:
-    """First in, first out, shared by all who have it: it can be passed to tasks and actors.
+    """A first-in, first-out queue. It can be passed to tasks and actors, which then share it.
 
     Args:
-        maxsize: How many items it holds at most; 0 or less for no limit.
+        maxsize: How many items the queue holds at most; 0 or less for no limit.
         actor_options: Options of the actor that holds the items, such as ``{"name": "results"}``.
 
     Raises:
@@ -117,25 +117,25 @@ class Queue:
         options = {"max_concurrency": MAX_WAITING, **(actor_options or {})}
         self.actor: core_actor.ActorHandle | None = core_actor.ActorClass(QueueActor, options).remote(maxsize)
 
-    # --- looking ------------------------------------------------------------------------------------------------------
+    # --- inspection ---------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return self.size()
 
     def size(self) -> int:
-        """Return how many items there are now."""
+        """Return the current number of items."""
         return api.get(self._get_actor().qsize.remote())  # type: ignore[no-any-return]
 
     def qsize(self) -> int:
-        """Return how many items there are now."""
+        """Return the current number of items."""
         return self.size()
 
     def empty(self) -> bool:
-        """Tell whether there is no item now."""
+        """Return whether there is no item now."""
         return self.size() == 0
 
     def full(self) -> bool:
-        """Tell whether there is no room now."""
+        """Return whether there is no room now."""
         return 0 < self.maxsize <= self.size()
 
     # --- putting ------------------------------------------------------------------------------------------------------
@@ -144,9 +144,9 @@ class Queue:
         """Add an item.
 
         Args:
-            item: As with any call, a reference becomes its value.
-            block: Wait for room.
-            timeout: Seconds to wait at most; None waits without end.
+            item: The item. As in any call, a reference becomes its value.
+            block: Whether to wait for room.
+            timeout: How many seconds to wait at most; None waits without end.
 
         Raises:
             Full: There was no room in time.
@@ -165,10 +165,10 @@ class Queue:
             raise _build_full(timeout)
 
     def put_nowait(self, item: object) -> None:
-        """Add an item, if there is room.
+        """Add an item if there is room.
 
         Raises:
-            Full: There is none.
+            Full: There is no room.
         """
         self.put_nowait_batch([item])
 
@@ -176,8 +176,8 @@ class Queue:
         """Add items, all or none.
 
         Raises:
-            Full: There is no room for all.
-            TypeError: It is no iterable.
+            Full: There is no room for all items.
+            TypeError: `items` is no iterable.
         """
         if not isinstance(items, Iterable):
             raise TypeError(
@@ -192,11 +192,11 @@ class Queue:
         """Take the oldest item.
 
         Args:
-            block: Wait for an item.
-            timeout: Seconds to wait at most; None waits without end.
+            block: Whether to wait for an item.
+            timeout: How many seconds to wait at most; None waits without end.
 
         Raises:
-            Empty: There was none in time.
+            Empty: There was no item in time.
             ValueError: `timeout` is negative, or the queue was shut down.
         """
         if not block:
@@ -216,18 +216,18 @@ class Queue:
         return item
 
     def get_nowait(self) -> Any:
-        """Take the oldest item, if there is one.
+        """Take the oldest item if there is one.
 
         Raises:
-            Empty: There is none.
+            Empty: There is no item.
         """
         return self.get_nowait_batch(1)[0]
 
     def get_nowait_batch(self, num_items: int) -> list[Any]:
-        """Take the oldest items, so many or none.
+        """Take the `num_items` oldest items, or none.
 
         Raises:
-            Empty: There are fewer.
+            Empty: There are fewer items.
             TypeError: `num_items` is no int.
             ValueError: `num_items` is negative.
         """
@@ -240,11 +240,11 @@ class Queue:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def shutdown(self, force: bool = False, grace_period_s: float = 5) -> None:
-        """End the actor, and the items with it. Callers that wait in the queue get an `ActorDiedError`.
+        """End the actor, and its items. Calls that wait in the queue raise an `ActorDiedError`.
 
         Args:
-            force: At once, and not after the calls that were made before.
-            grace_period_s: How long to wait for these at most.
+            force: Whether to end it at once, and not after the calls that were made before.
+            grace_period_s: How many seconds to wait for these calls at most.
         """
         if self.actor is None:
             return
@@ -260,7 +260,7 @@ class Queue:
 
 
 def _call(method: scopes.Remote, *args: object) -> Any:
-    """Make a call and wait for it. One that a signal leaves behind would take an item that nobody gets."""
+    """Make a call and wait for it. Cancel it if a signal interrupts: it would take an item that no caller receives."""
     with scopes.Scope() as scope:
         ref = scope.start(method, *args)
         found = api.get(ref)

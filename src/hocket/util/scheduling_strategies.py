@@ -1,4 +1,4 @@
-"""Where tasks and actors run."""
+"""Strategies that choose where tasks and actors run."""
 
 from hocket.core.placement import DoesNotExist as DoesNotExist
 from hocket.core.placement import Exists as Exists

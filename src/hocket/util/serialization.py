@@ -1,4 +1,4 @@
-"""How the instances of a class travel, where pickle does not know or should not be asked."""
+"""User-defined serializers, for classes that pickle cannot handle or should not handle."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ T = TypeVar("T")
 
 
 def register_serializer(cls: type[T], *, serializer: Callable[[T], object], deserializer: Callable[..., T]) -> None:
-    """Have the instances of a class sent as what `serializer` makes of them, and rebuilt by `deserializer`.
+    """Send instances of a class as the result of `serializer`, and rebuild them with `deserializer`.
 
-    Holds for this process, and for exactly this class, not its subclasses. `deserializer` travels with the values, so
-    who receives one needs to register nothing; a worker that is to return instances calls this too.
+    This holds for the calling process, and for exactly this class, not its subclasses. `deserializer` travels with the
+    values, so a receiver need not register anything. A worker that returns instances must call this function, too.
 
     Args:
         cls: The class.
-        serializer: Takes an instance and returns something that can travel.
-        deserializer: Takes that and returns an instance.
+        serializer: Takes an instance and returns a value that can travel.
+        deserializer: Takes that value and returns an instance.
 
     Raises:
-        TypeError: `cls` is no class, or one of the functions cannot be called.
+        TypeError: `cls` is no class, or a function cannot be called.
 
     Example:
         >>> import threading
@@ -44,5 +44,5 @@ def register_serializer(cls: type[T], *, serializer: Callable[[T], object], dese
 
 
 def deregister_serializer(cls: type) -> None:
-    """Undo `register_serializer`. Does nothing for a class that is not registered."""
+    """Undo `register_serializer`. A class that is not registered has no effect."""
     pickling.reducers.pop(cls, None)

@@ -1,12 +1,12 @@
-"""The session's tasks, actors, objects, workers: Ray's state API, answered at once and from memory.
+"""The session's tasks, actors, objects and workers: Ray's state API, answered at once from memory.
 
-`list_tasks`, `get_task` and their likes return records; `summarize_tasks` and its likes return counts. They work in the
-driver and inside tasks and actors. What is over is remembered for a while: 10,000 tasks, 1,000 actors and workers. Of
-runs under a millisecond, the first 1,000 of each function are remembered and then one in 64; `summarize_tasks` counts
-them all.
+Functions such as `list_tasks` and `get_task` return records; functions such as `summarize_tasks` return counts. They
+work in the driver and inside tasks and actors. The latest finished ones are remembered: 10,000 tasks, 1,000 actors and
+workers. Of a function's runs under a millisecond, the first 1,000 are remembered and then one in 64; `summarize_tasks`
+counts all of them.
 
-Filters are ``(field, "=" or "!=", value)``, all of which must hold. Fields and words compare without regard to case.
-Fields that Ray gives only with ``detail=True`` are None without it; `get_task` and its likes give all.
+Filters are ``(field, "=" or "!=", value)``, and all of them must hold. Fields and text values ignore case. Fields that
+Ray fills in only with ``detail=True`` are None without it; `get_task` and the other ``get`` functions fill in all.
 
 Example:
     >>> import hocket
@@ -33,13 +33,13 @@ from hocket._base import missing as _missing
 from hocket.core import session
 
 DEFAULT_LIMIT = 100
-"""How many records are listed unless said otherwise; Ray's number."""
+"""How many records to list by default; Ray's number."""
 
 Filter = tuple[str, str, Any]
-"""``(field, "=" or "!=", value)``"""
+"""A condition: ``(field, "=" or "!=", value)``."""
 
 _DETAIL: dict[str, object] = {"detail": True}
-"""Marks fields that are filled in only on request."""
+"""Metadata of fields that are filled in only on request."""
 
 S = TypeVar("S", bound="StateRecord")
 S_co = TypeVar("S_co", bound="StateRecord", covariant=True)
@@ -76,7 +76,7 @@ class StateRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskState(StateRecord):
-    """One task, call or constructor, by its last attempt."""
+    """A task, call or constructor, as of its last attempt."""
 
     task_id: str
     attempt_number: int
@@ -98,14 +98,14 @@ class TaskState(StateRecord):
     required_resources: dict[str, float] | None = dataclasses.field(default=None, metadata=_DETAIL)
     placement_group_id: str | None = dataclasses.field(default=None, metadata=_DETAIL)
     start_time_ms: int | None = dataclasses.field(default=None, metadata=_DETAIL)
-    """Unix time; None if it has not started."""
+    """Unix time; None if the task has not started."""
     end_time_ms: int | None = dataclasses.field(default=None, metadata=_DETAIL)
     error_message: str | None = dataclasses.field(default=None, metadata=_DETAIL)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActorState(StateRecord):
-    """One actor."""
+    """An actor."""
 
     actor_id: str
     class_name: str
@@ -115,7 +115,7 @@ class ActorState(StateRecord):
     name: str
     node_id: str
     pid: int
-    """0 while it has no process, and after its death."""
+    """0 while the actor has no process, and after its death."""
     namespace: str
     required_resources: dict[str, float] | None = dataclasses.field(default=None, metadata=_DETAIL)
     death_cause: dict[str, str] | None = dataclasses.field(default=None, metadata=_DETAIL)
@@ -123,7 +123,7 @@ class ActorState(StateRecord):
     placement_group_id: str | None = dataclasses.field(default=None, metadata=_DETAIL)
     num_restarts: int | None = dataclasses.field(default=None, metadata=_DETAIL)
     pending_calls: int | None = dataclasses.field(default=None, metadata=_DETAIL)
-    """Calls that have not been answered."""
+    """Calls without an answer yet."""
 
     @property
     def ray_namespace(self) -> str:
@@ -133,14 +133,14 @@ class ActorState(StateRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerState(StateRecord):
-    """One process of the session."""
+    """A process of the session."""
 
     worker_id: str
     is_alive: bool
     worker_type: str
     """``DRIVER`` or ``WORKER``."""
     exit_type: str | None
-    """``INTENDED_SYSTEM_EXIT`` or ``SYSTEM_ERROR``; None while it lives."""
+    """``INTENDED_SYSTEM_EXIT`` or ``SYSTEM_ERROR``; None while the process lives."""
     node_id: str
     ip: str
     pid: int
@@ -150,28 +150,28 @@ class WorkerState(StateRecord):
     end_time_ms: int | None = dataclasses.field(default=None, metadata=_DETAIL)
     actor_id: str | None = dataclasses.field(default=None, metadata=_DETAIL)
     task_name: str | None = dataclasses.field(default=None, metadata=_DETAIL)
-    """What it runs now."""
+    """The task that the worker runs now."""
     task_seconds: float | None = dataclasses.field(default=None, metadata=_DETAIL)
-    """For how long."""
+    """How long the task has run."""
     queued_tasks: int | None = dataclasses.field(default=None, metadata=_DETAIL)
-    """Tasks that stand behind it in this worker's queue."""
+    """How many tasks wait in this worker's queue behind the running one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectState(StateRecord):
-    """One object that the session holds."""
+    """An object that the session holds."""
 
     object_id: str
     object_size: int
-    """Bytes; 0 until it is made."""
+    """Bytes; 0 until the object exists."""
     task_status: str
     """The state of the task that makes it."""
     reference_type: str
     """``ACTOR_HANDLE``, ``USED_BY_PENDING_TASK`` or ``LOCAL_REFERENCE``."""
     call_site: str
-    """The source line that made it, such as ``train.py:12``; empty for small values, of which it is not kept."""
+    """The source line that made the object, such as ``train.py:12``; empty for small values, which do not keep it."""
     type: str
-    """Who holds the reference: ``DRIVER`` or ``WORKER``."""
+    """The holder of the reference: ``DRIVER`` or ``WORKER``."""
     pid: int
     ip: str
     reference_count: int
@@ -211,7 +211,7 @@ class JobState(StateRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementGroupState(StateRecord):
-    """One placement group."""
+    """A placement group."""
 
     placement_group_id: str
     name: str
@@ -225,7 +225,7 @@ class PlacementGroupState(StateRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeEnvState(StateRecord):
-    """One runtime environment."""
+    """A runtime environment."""
 
     runtime_env: dict[str, Any]
     success: bool
@@ -234,7 +234,7 @@ class RuntimeEnvState(StateRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterEventState(StateRecord):
-    """A failure: of a task, or of a worker."""
+    """A failure of a task or a worker."""
 
     severity: str
     time: str
@@ -281,7 +281,7 @@ def _check_filter(one: Any, record_type: type[StateRecord]) -> Filter:
 
 
 class _ListRecords(Protocol[S]):
-    """The arguments of `list_tasks` and its likes."""
+    """The arguments of `list_tasks` and the other list functions."""
 
     def __call__(
         self,
@@ -295,7 +295,7 @@ class _ListRecords(Protocol[S]):
 
 
 class _GetRecord(Protocol[S_co]):
-    """The arguments of `get_task` and its likes."""
+    """The arguments of `get_task` and the other get functions."""
 
     def __call__(self, id: str, address: str | None = None, timeout: float = 30) -> S_co | None: ...
 
@@ -304,10 +304,10 @@ def _build_list(kind: str, record_type: type[S], field: str, what: str) -> _List
     """Return the function `list_<kind>`.
 
     Args:
-        kind: Of records, as engines name them.
-        record_type: What the function returns a list of.
-        field: The example of a filter in its docstring.
-        what: The beginning of its docstring.
+        kind: The engines' name for the kind of records.
+        record_type: The type of the records.
+        field: The field in the docstring's example of a filter.
+        what: The start of the docstring.
     """
 
     def list_records(
@@ -393,12 +393,12 @@ get_placement_group = _build_get("placement_group", PlacementGroupState)
 
 
 def get_objects(id: str, address: str | None = None, timeout: float = 30) -> list[ObjectState]:
-    """Return the object of that id, as a list of at most one."""
+    """Return the object with an id, as a list of at most one record."""
     return _list("objects", ObjectState, [("object_id", "=", id)], DEFAULT_LIMIT, True, address)
 
 
 def list_logs(*args: object, **kwargs: object) -> list[str]:
-    """Raise: no log files are kept.
+    """Raise, because there are no log files.
 
     Raises:
         NotImplementedError: Always; the message says where the output is.
@@ -407,7 +407,7 @@ def list_logs(*args: object, **kwargs: object) -> list[str]:
 
 
 def get_log(*args: object, **kwargs: object) -> str:
-    """Raise: no log files are kept.
+    """Raise, because there are no log files.
 
     Raises:
         NotImplementedError: Always; the message says where the output is.
@@ -424,7 +424,7 @@ _NO_LOGS = (
 def summarize_tasks(
     address: str | None = None, timeout: float = 30, raise_on_missing_output: bool = True
 ) -> dict[str, Any]:
-    """Return how many tasks of each function are in which state, with Ray's keys.
+    """Return how many tasks of each function are in each state, with Ray's keys.
 
     Example:
         >>> import hocket
@@ -459,7 +459,7 @@ def summarize_tasks(
 def summarize_actors(
     address: str | None = None, timeout: float = 30, raise_on_missing_output: bool = True
 ) -> dict[str, Any]:
-    """Return how many actors of each class are in which state, with Ray's keys."""
+    """Return how many actors of each class are in each state, with Ray's keys."""
     _check_address(address)
     summary: dict[str, Any] = {}
     rows = session.get_open_engine().view.list_records("actors")
@@ -472,7 +472,7 @@ def summarize_actors(
 def summarize_objects(
     address: str | None = None, timeout: float = 30, raise_on_missing_output: bool = True
 ) -> dict[str, Any]:
-    """Return how many objects of which kind there are and how large they are together, with Ray's keys."""
+    """Return the number of objects of each kind and their total size, with Ray's keys."""
     _check_address(address)
     rows = session.get_open_engine().view.list_records("objects")
     summary = {

@@ -1,8 +1,8 @@
-"""The names of Hugging Face's datasets."""
+"""Undocumented names of Hugging Face's datasets."""
 
 from __future__ import annotations
 
 
 def is_split(dataset: object) -> bool:
-    """Tell whether a stream was split among ranks by `datasets.distributed.split_dataset_by_node`."""
+    """Return whether `datasets.distributed.split_dataset_by_node` has split a stream among ranks."""
     return getattr(dataset, "_distributed", None) is not None

@@ -1,5 +1,4 @@
-"""JAX's names. Its state of joined processes, its coordination service and the collectives of its CPU client have no
-others."""
+"""Undocumented names of JAX: for the state of joined processes, the coordination service, and the CPU's collectives."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from jax._src import lib as jax_lib
 
 
 def get_state() -> Any:
-    """Return the record that JAX keeps of joined processes. Nothing else shows it before JAX has a backend."""
+    """Return JAX's record of joined processes. Before JAX has a backend, no documented function shows it."""
     return distributed.global_state
 
 
@@ -20,10 +19,10 @@ def open_service(address: str, size: int, silent_s: int, timeout_s: int) -> Any:
     """Open JAX's coordination service in this process.
 
     Args:
-        address: Where it listens.
+        address: The address at which the service listens.
         size: How many processes will join.
-        silent_s: How many seconds one of them may be silent.
-        timeout_s: How many seconds the last ones may take to leave.
+        silent_s: How many seconds a process may be silent.
+        timeout_s: How many seconds the last processes may take to leave.
 
     Returns:
         The service, which has ``shutdown()``; None if this version of JAX opens it in another way.
@@ -37,12 +36,12 @@ def open_service(address: str, size: int, silent_s: int, timeout_s: int) -> Any:
 
 
 def connect(address: str, rank: int, size: int, silent_s: int, timeout_s: int, interface: str) -> None:
-    """Do as ``jax.distributed.initialize`` does, but without the service, and without a handler of SIGTERM.
+    """Join this process as ``jax.distributed.initialize`` does, but open no service and set no handler of SIGTERM.
 
     Args:
-        address: Where the service listens.
+        address: The address at which the service listens.
         rank: The number of this process.
-        size: How many there are.
+        size: How many processes join.
         silent_s: How many seconds a process may be silent.
         timeout_s: How many seconds joining and leaving may take.
         interface: The address at which this process's collectives listen.
@@ -66,4 +65,4 @@ def connect(address: str, rank: int, size: int, silent_s: int, timeout_s: int, i
 
 
 def _get_library() -> Any:
-    return getattr(jax_lib, "_jax", None) or jax_lib.xla_extension  # as it was called before jax 0.6
+    return getattr(jax_lib, "_jax", None) or jax_lib.xla_extension  # the name before jax 0.6

@@ -1,4 +1,4 @@
-"""Keras's names, those of Keras 3."""
+"""Undocumented names of Keras 3."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ PACKAGE: Final = "keras.src"
 """The package that is loaded with Keras 3 alone."""
 
 CLASSES: Final = rb"(?<!tf_)keras\.(?:src|_tf_keras|api\._tf_keras)[\w.]*"
-"""How the classes of Keras 3 are called in a pickle; those of tf-keras are called ``tf_keras.src``."""
+"""A pattern of the names of Keras 3's classes in a pickle. The names of tf-keras begin with ``tf_keras.src``."""
 
 LOGS_METHOD: Final = "_get_metrics_result_or_logs"
-"""The method of a model that turns the metrics of a pass into its logs."""
+"""The method of a model that turns the metrics of a pass into the pass's logs."""
 
 DEFAULT_HOOK: Final = "_is_default"
-"""The attribute of a callback's methods that nobody has overridden."""
+"""The attribute that marks a callback's methods which no subclass has overridden."""
 
 
 def get_losses() -> Any:
-    """Return the module whose `reduce_weighted_values` all losses call."""
+    """Return the module with `reduce_weighted_values`, which all losses call."""
     return importlib.import_module("keras.src.losses.loss")
 
 
 def list_layers(model: Any) -> list[Any]:
-    """Return all layers of a model, those in layers included."""
+    """Return all layers of a model, layers inside other layers included."""
     return list(model._flatten_layers())
 
 
@@ -38,18 +38,17 @@ def list_metrics(model: Any, logs: object) -> Any:
 
 
 def uses_weight_decay(optimizer: Any, variable: object) -> bool:
-    """Tell whether an optimizer lets a variable decay."""
+    """Return whether an optimizer applies weight decay to a variable."""
     return bool(optimizer._use_weight_decay(variable))
 
 
 def list_stepped(optimizer: object) -> list[Any]:
-    """Return the variables that an optimizer was built for; none if it is not built."""
+    """Return the variables for which an optimizer was built; an empty list if it is not built."""
     return list(getattr(optimizer, "_trainable_variables", None) or ())
 
 
 def have_saved_by(callback: Any, save: Callable[..., None]) -> None:
-    """Have a `ModelCheckpoint` call a function in the place of its own that writes, with the epoch, the batch and the
-    logs."""
+    """Have a `ModelCheckpoint` call a function with the epoch, the batch and the logs, instead of writing its file."""
     callback._save_model = save
 
 
@@ -59,13 +58,13 @@ def look_whether_to_save(callback: Any, epoch: int, batch: int | None, logs: obj
 
 
 def call_in_order(callbacks: Any) -> None:
-    """Have a list of callbacks be told of each batch before the next one, in the thread that trains. Keras decides that
-    when the list is made, by the callbacks that it then has."""
+    """Have a list of callbacks handle each batch before the next one, in the thread that trains."""
+    # Keras has decided by the callbacks that the list had when it was made, and more may have joined since.
     callbacks._async_train = False
 
 
 def get_first_epoch(model: Any) -> int | None:
-    """Return the number of the epoch that `fit` begins with, if that is not the one that it was given."""
+    """Return the epoch with which `fit` begins, if it differs from the argument of `fit`; else None."""
     found: int | None = model._initial_epoch
     return found
 

@@ -1,4 +1,4 @@
-"""LightGBM's names: how its C library is called."""
+"""Undocumented names of LightGBM, through which Python calls its C library."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import lightgbm
 
 
 def join(size: int, rank: int, *functions: object) -> None:
-    """Have the calling thread's training exchange by functions.
+    """Have training in the calling thread exchange values through the given functions.
 
     Args:
         size: How many processes train together.
-        rank: The number of this one.
-        functions: Pointers to a reduction that scatters and to a gathering for all, as LightGBM's C interface says.
+        rank: The number of this process.
+        functions: Pointers to a reduce-scatter and to an all-gather, with the signatures of LightGBM's C interface.
     """
     basic = lightgbm.basic
     basic._safe_call(basic._LIB.LGBM_NetworkInitWithFunctions(size, rank, *functions))

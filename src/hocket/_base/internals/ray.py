@@ -1,4 +1,4 @@
-"""Ray's names. None of them has a public counterpart in Ray 2.60."""
+"""Undocumented names of Ray. None of them has a public counterpart in Ray 2.60."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ _raylet: Any = ray._raylet
 
 
 def is_outside() -> bool:
-    """Tell whether this process speaks with its Ray through Ray Client."""
+    """Return whether this process uses its cluster through Ray Client."""
     return bool(client_mode_hook.client_mode_should_convert())
 
 
 def get_serializer() -> Any:
-    """Return what this process pickles values with: its context, with ``serialize`` and
-    ``is_in_band_serialization``."""
+    """Return this process's serialization context, which has ``serialize`` and ``is_in_band_serialization``."""
     return ray._private.worker.global_worker.get_serialization_context()
 
 
@@ -46,7 +45,7 @@ def count_references() -> dict[bytes, Row]:
 
 
 def never_warn_of_blocking() -> None:
-    """Have Ray say nothing of a `get` in an asynchronous actor: an awaited reference is looked up when it is there."""
+    """Have Ray not warn of a `get` in an asynchronous actor. Hocket calls it only for values that have arrived."""
     ray._private.worker.blocking_get_inside_async_warned = True
 
 
@@ -59,36 +58,36 @@ def get_actor_id(handle: Any) -> str:
 
 
 def describe_handle(handle: Any) -> tuple[str, list[str]]:
-    """Return the name of an actor's class, and those of its methods."""
+    """Return the name of an actor's class, and the names of its methods."""
     return str(handle._ray_actor_creation_function_descriptor.class_name), list(handle._ray_method_signatures)
 
 
 def call_method(actor: object, name: str, args: object, kwargs: object, keywords: Mapping[str, object]) -> object:
-    """Call a method of an actor with keywords of ``options``."""
+    """Call a method of an actor with keywords that ``options`` would take."""
     return getattr(actor, name)._remote(args, kwargs, **keywords)
 
 
 def take_reference(generator: Any) -> Any:
-    """Return a reference that becomes a generator's next item, an error, or its end."""
+    """Return a reference that will hold a generator's next item, an error, or the generator's end."""
     return generator._get_next_ref_n(1)[0]
 
 
 def take_item(generator: Any, timeout_s: float | None) -> Any:
-    """Wait for a generator's next item; return its reference, which is nil after the time.
+    """Wait for a generator's next item; return its reference, which is nil after the time-out.
 
     Raises:
-        StopIteration: There is none.
+        StopIteration: The generator has no further item.
     """
     return generator._next_sync(timeout_s)
 
 
 def set_options(call: Any, keywords: Mapping[str, object]) -> None:
-    """Have a call through Ray Client use keywords that it does not check."""
+    """Have a call through Ray Client use options, without its checks."""
     call._options = keywords
 
 
 def find_function(task: Any) -> bytes | None:
-    """Return the id of the object in which Ray Client keeps a function; None if it keeps none."""
+    """Return the id of the object in which Ray Client keeps a task's function; None if it keeps none."""
     return None if task._ref is None else bytes(task._ref.id)
 
 
@@ -96,7 +95,7 @@ def find_function(task: Any) -> bytes | None:
 
 
 def list_actors(job_id: Any = None) -> dict[str, Row]:
-    """Return the rows of all actors, or those of one job, by id."""
+    """Return the rows of all actors, or of the actors of one job, by id."""
     found: dict[str, Row] = ray._private.state.actors(job_id=job_id)
     return found
 
@@ -122,8 +121,8 @@ def list_jobs() -> list[Row]:
 
 
 def list_tasks() -> list[Row]:
-    """Return the rows of all tasks, as Ray's state service has them."""
-    from ray.util.state.common import protobuf_to_task_state_dict  # takes half a second, which every worker would pay
+    """Return the rows of all tasks from Ray's state service."""
+    from ray.util.state.common import protobuf_to_task_state_dict  # here, to spare every worker half a second
 
     return [protobuf_to_task_state_dict(event) for event in ray._private.state.state._get_all_task_events()]
 
@@ -136,7 +135,7 @@ def list_groups() -> Iterator[tuple[Any, bool]]:
 
 
 def read_most_resources() -> Mapping[str, float]:
-    """Return how much an autoscaler may add at most; empty without one."""
+    """Return the most resources that the cluster's autoscaler may add; empty if there is no autoscaler."""
     return ray._private.state.state.get_max_resources_from_cluster_config() or {}
 
 
@@ -149,18 +148,18 @@ def put_value(key: str | bytes, value: bytes, namespace: bytes) -> None:
 
 
 def get_value(key: str | bytes, namespace: str | bytes) -> bytes | None:
-    """Read a value; None if there is none."""
+    """Read a value; return None if the key has none."""
     found: bytes | None = internal_kv._internal_kv_get(key, namespace=namespace)
     return found
 
 
 def list_keys(prefix: str, namespace: bytes) -> list[bytes]:
-    """Return the keys that begin so."""
+    """Return the keys that begin with a prefix."""
     return list(internal_kv._internal_kv_list(prefix, namespace=namespace))
 
 
 def remove_values(prefix: str, namespace: bytes) -> None:
-    """Remove the values whose keys begin so."""
+    """Remove the values of all keys that begin with a prefix."""
     internal_kv._internal_kv_del(prefix, del_by_prefix=True, namespace=namespace)
 
 
@@ -168,24 +167,24 @@ def remove_values(prefix: str, namespace: bytes) -> None:
 
 
 def reload_settings() -> None:
-    """Have Ray read its settings and its token from the environment again, which it does once a process."""
+    """Have Ray read its settings and its token from the environment again. By itself it reads them once per process."""
     _raylet.Config.initialize("")
     _raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def has_token() -> bool:
-    """Tell whether this user has a token: in the environment, or in ``~/.ray/auth_token``."""
+    """Return whether this user has a token: in the environment, or in ``~/.ray/auth_token``."""
     return bool(_raylet.AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True))
 
 
 def needs_token() -> bool:
-    """Tell whether Ray is set to send a token. Without one it would then end the process."""
+    """Return whether Ray's settings make it send a token. If it then has none, it ends the process."""
     return bool(_raylet.get_authentication_mode() == _raylet.AuthenticationMode.TOKEN)
 
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Have a node that is started inside be no part of a cluster: else Ray takes 127.0.0.1 for "any address of this
+    """Keep a node that starts inside this block out of clusters: else Ray takes 127.0.0.1 for "any address of this
     machine"."""
     before = ray_constants.ENABLE_RAY_CLUSTER
     ray_constants.ENABLE_RAY_CLUSTER = False
@@ -197,9 +196,9 @@ def alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def free_agent_port() -> Iterator[None]:
-    """Have the agent of a node that is started inside listen at any free port. Ray has a fixed one for each machine: a
-    second Ray tries it for some four seconds (measured: 6.5 seconds to start instead of 2.5) and then goes without an
-    agent, so that no job can be submitted to it."""
+    """Have the agent of a node that starts inside this block listen at any free port. Ray's default is one fixed port
+    per machine. A second Ray tries it for some four seconds (measured: 6.5 seconds to start instead of 2.5), then runs
+    without an agent, and accepts no jobs."""
     before = parameter.RayParams
     parameter.RayParams = functools.partial(before, dashboard_agent_listen_port=None)
     try:
@@ -209,14 +208,14 @@ def free_agent_port() -> Iterator[None]:
 
 
 def open_channel(target: str) -> Any:
-    """Open a channel of gRPC to a server of Ray's, which sends the token if one is to be sent."""
-    from ray._private import grpc_utils  # for those that connect, not for each worker
+    """Open a gRPC channel to a server of Ray's. The channel sends the token if Ray's settings ask for it."""
+    from ray._private import grpc_utils  # here, because only a process that connects needs it, and not each worker
 
     return grpc_utils.init_grpc_channel(target, options=[("grpc.enable_http_proxy", 0)])
 
 
 def read_facts(address: str, timeout_s: float) -> Row:
-    """Ask a cluster what it knows of itself, the versions of Ray and Python among it; empty if it does not know yet."""
+    """Return the metadata of a cluster, such as its versions of Ray and Python; empty if it has stored none yet."""
     client = _raylet.GcsClient(address=address)
     text = client.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=timeout_s)
     found: Row = json.loads(text) if text else {}
@@ -224,7 +223,7 @@ def read_facts(address: str, timeout_s: float) -> Row:
 
 
 def list_living_nodes(address: str, timeout_s: float) -> list[str]:
-    """Ask a cluster for the ids of its nodes that live, in hexadecimal."""
+    """Return the ids of a cluster's living nodes, in hexadecimal."""
     nodes = _raylet.GcsClient(address=address).get_all_node_info(timeout=timeout_s)
     alive = gcs_pb2.GcsNodeInfo.GcsNodeState.ALIVE
     return [str(node_id.hex()) for node_id, facts in nodes.items() if facts.state == alive]
@@ -236,7 +235,7 @@ def list_nodes_here() -> set[str]:
 
 
 def find_address_file() -> str:
-    """Return the path of the file in which ``ray start`` leaves the address of this machine's cluster."""
+    """Return the path of the file to which ``ray start`` writes the address of this machine's cluster."""
     return str(utils.get_ray_address_file(None))
 
 
@@ -257,12 +256,12 @@ def walk_package(folder: Path, excludes: Iterable[str], *, reads_gitignore: bool
 
 
 def get_gitignore_variable() -> str:
-    """Return the name of the environment variable with which Ray leaves ``.gitignore`` unread."""
+    """Return the name of the environment variable that makes Ray ignore ``.gitignore``."""
     return str(ray_constants.RAY_RUNTIME_ENV_IGNORE_GITIGNORE)
 
 
 def upload(given: Row, logger: logging.Logger) -> Row:
-    """Upload the folders that a runtime environment names, and return it with what they are called then."""
+    """Upload the folders that a runtime environment names; return it with the addresses of the uploads."""
     steps: list[tuple[str, Callable[..., Row]]] = [
         ("working_dir", upload_working_dir_if_needed),
         ("py_modules", upload_py_modules_if_needed),
@@ -278,27 +277,27 @@ def upload(given: Row, logger: logging.Logger) -> Row:
 
 
 def start_node(params: Row) -> tuple[Any, Any]:
-    """Start a node beside others, in this process's care; return it, and the process that it stands and falls with."""
+    """Start a further node, which the caller must end; return the node, and the process of its raylet."""
     started = node.Node(parameter.RayParams(**params), head=False, shutdown_at_exit=False, spawn_reaper=False)
     (raylet,) = started.all_processes[ray_constants.PROCESS_TYPE_RAYLET]
     return started, raylet.process
 
 
 def find_living_nodes(cluster: Any) -> set[str]:
-    """Return the ids of the nodes that a cluster of `ray.cluster_utils` takes for alive, in hexadecimal."""
+    """Return the ids of the nodes that a cluster of `ray.cluster_utils` considers alive, in hexadecimal."""
     return set(cluster.global_state._live_node_ids())
 
 
 def get_own_host() -> str:
-    """Return the address of this machine as Ray's nodes call it."""
+    """Return the address that Ray's nodes use for this machine."""
     return str(services.get_node_ip_address())
 
 
 def write_address(address: str) -> None:
-    """Have ``address="auto"`` find a cluster on this machine."""
+    """Have ``address="auto"`` find the cluster at an address."""
     utils.write_ray_address(address)
 
 
 def forget_address() -> None:
-    """Have ``address="auto"`` find none."""
+    """Have ``address="auto"`` find no cluster."""
     common_utils.reset_ray_address()

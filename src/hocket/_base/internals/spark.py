@@ -1,4 +1,4 @@
-"""PySpark's names: the context on the other side, in Java."""
+"""Undocumented names of PySpark: the context in Java."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 
 def count_slots(spark_context: Any) -> int:
-    """Return how many tasks Spark can run at once now."""
+    """Return how many tasks Spark can currently run at once."""
     inner = spark_context._jsc.sc()
     return int(inner.maxNumConcurrentTasks(inner.resourceProfileManager().defaultResourceProfile()))
 
 
 def is_running(spark_context: Any) -> bool:
-    """Tell whether a SparkContext is not stopped."""
+    """Return whether a SparkContext is running."""
     return spark_context._jsc is not None

@@ -1,4 +1,4 @@
-"""tf-keras's names."""
+"""Undocumented names of tf-keras."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tf_keras.src.saving import saving_lib
 
 
 def save(model: Any, path: str) -> None:
-    """Write a ``.keras`` file. `Model.save` writes one in the main thread only.
+    """Write a ``.keras`` file, in any thread. `Model.save` does so only in the main thread.
 
     Raises:
-        NotImplementedError: The model is of a class that cannot be saved so.
+        NotImplementedError: The format cannot store a model of this class.
     """
     saving_lib.save_model(model, path)

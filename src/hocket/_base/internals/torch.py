@@ -1,4 +1,4 @@
-"""torch's names."""
+"""Undocumented names of torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils import _pytree
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 COMPILED: Final = "_orig_mod"
-"""The attribute, and part of a parameter's name, below which `torch.compile` keeps what it was given."""
+"""The attribute in which `torch.compile` keeps the original model. It is also a part of the parameters' names."""
 
 HOOKS: Final = (
     "_forward_pre_hooks",
@@ -23,7 +23,7 @@ HOOKS: Final = (
     "_forward_hooks_always_called",
     "_load_state_dict_pre_hooks",
 )
-"""Where modules keep hooks, by their handles' numbers."""
+"""The attributes in which modules keep hooks, by the numbers of the hooks' handles."""
 
 GROUP_GLOBALS: Final = (
     "_world",
@@ -36,8 +36,8 @@ GROUP_GLOBALS: Final = (
     "_pg_to_tag",
     "_default_pg_init_method",
 )
-"""Where `torch.distributed.distributed_c10d` keeps its process groups. torch's own tests of ranks that are threads
-replace the first of them, too."""
+"""The globals in which `torch.distributed.distributed_c10d` keeps its process groups. torch's own tests with threads as
+ranks replace the first of them, too."""
 
 
 # --- trees, and functions on many tensors -----------------------------------------------------------------------------
@@ -49,27 +49,27 @@ def list_leaves(tree: object) -> list[Any]:
 
 
 def map_leaves(function: Callable[[Any], object], tree: object) -> Any:
-    """Return the same tuples, lists and dicts with another value in the place of each."""
+    """Return the same tuples, lists and dicts, with the function applied to each value in them."""
     return _pytree.tree_map(function, tree)
 
 
 def map_tensors(function: Callable[[torch.Tensor], object], tree: object) -> Any:
-    """Return the same tuples, lists and dicts with another value in the place of each tensor."""
+    """Return the same tuples, lists and dicts, with the function applied to each tensor in them."""
     return _pytree.tree_map_only(torch.Tensor, function, tree)
 
 
 def multiply(tensors: list[torch.Tensor], factor: float) -> None:
-    """Multiply tensors of one kind in place, by one call of torch's core."""
+    """Multiply tensors of one dtype and device in place, by one call of torch's core."""
     torch._foreach_mul_(tensors, factor)
 
 
 def compute_largest(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the largest magnitude in each of several tensors of one kind, by one call of torch's core."""
+    """Return the largest magnitude in each of several tensors of one dtype and device, by one call of torch's core."""
     return list(torch._foreach_norm(tensors, float("inf")))
 
 
 def get_weight_norm() -> Callable[..., torch.Tensor]:
-    """Return the function that weight normalization computes with."""
+    """Return the function that computes weight normalization."""
     found: Callable[..., torch.Tensor] = torch._weight_norm
     return found
 
@@ -78,23 +78,23 @@ def get_weight_norm() -> Callable[..., torch.Tensor]:
 
 
 def call_after_backward(function: Callable[[], object]) -> None:
-    """Have a function called at the end of the backward pass that runs now."""
+    """Have torch call a function at the end of the current backward pass."""
     engine: Any = Variable._execution_engine
     engine.queue_callback(function)
 
 
 def has_hooks(parameter: Any, own: int) -> bool:
-    """Tell whether a parameter has hooks on its gradient, beside so many that run when it is accumulated."""
+    """Return whether a parameter has hooks on its gradient, besides `own` hooks that run after accumulation."""
     return bool(parameter._backward_hooks) or len(parameter._post_accumulate_grad_hooks or ()) > own
 
 
 def forget_kept_gradients(model: torch.nn.Module, parameters: Collection[object]) -> None:
-    """Forget the gradients of some parameters that the layers of a model sharded by ``fully_shard`` keep whole, since
-    they were not to be added up yet."""
+    """Drop the unsharded gradients of some parameters in a model that ``fully_shard`` has sharded. Its layers keep such
+    gradients while the model accumulates them without a reduction over ranks."""
     for module in model.modules():
         find: Callable[[], Any] = getattr(module, "_get_fsdp_state", lambda: None)
         state = find()
-        groups = getattr(state, "_fsdp_param_groups", None)  # older ones of torch have one
+        groups = getattr(state, "_fsdp_param_groups", None)  # older versions of torch have a single group
         for group in [getattr(state, "_fsdp_param_group", None)] if groups is None else groups:
             for one in group.fsdp_params if group is not None else ():
                 if one.sharded_param in parameters:
@@ -104,16 +104,16 @@ def forget_kept_gradients(model: torch.nn.Module, parameters: Collection[object]
 
 
 def keeps_values() -> bool:
-    """Tell whether someone keeps the values that the backward pass needs, as a checkpoint of activations does."""
+    """Return whether hooks handle the values saved for the backward pass, as activation checkpointing does."""
     look: Callable[[bool], object] | None = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     return look is not None and look(True) is not None
 
 
 def read_version(tensor: torch.Tensor) -> int:
-    """Return how often a tensor was written into; of one that torch keeps no account of, 0."""
+    """Return how often a tensor was written into; 0 for a tensor that torch keeps no version of."""
     try:
         return tensor._version
-    except RuntimeError:  # an inference tensor. To ask it first would be a use of it, as a TorchFunctionMode sees uses
+    except RuntimeError:  # an inference tensor. A check before would be an operation that a TorchFunctionMode sees
         return 0
 
 
@@ -121,35 +121,35 @@ def read_version(tensor: torch.Tensor) -> int:
 
 
 def skip_compiler(function: Function) -> Function:
-    """Have the compiler leave a function alone. `torch.compiler.disable` would import the compiler at once."""
+    """Have the compiler skip a function. `torch.compiler.disable` would import the compiler at once."""
     skip: Any = torch._disable_dynamo  # type: ignore[attr-defined]  # torch does not list it
     found: Function = skip(function)
     return found
 
 
 def get_parameters(module: torch.nn.Module) -> dict[str, Any]:
-    """Return a module's own parameters, to be changed."""
+    """Return the dict of a module's own parameters, which the caller may change."""
     return module._parameters
 
 
 def get_buffers(module: torch.nn.Module) -> dict[str, Any]:
-    """Return a module's own buffers, to be changed."""
+    """Return the dict of a module's own buffers, which the caller may change."""
     return module._buffers
 
 
 def list_unsaved_buffers(module: torch.nn.Module) -> set[str]:
-    """Return the names of a module's own buffers that its state leaves out."""
+    """Return the names of a module's own buffers that its state dict omits."""
     return module._non_persistent_buffers_set
 
 
 def list_early_hooks(module: torch.nn.Module) -> list[object]:
-    """Return the functions that are called before a module computes."""
+    """Return the functions that run before a module's forward pass."""
     return list(module._forward_pre_hooks.values())
 
 
 def hook_state(module: Any, save: Callable[..., object], load: Callable[..., object]) -> tuple[Any, Any]:
-    """Have functions called after a module's state is built, and before it is loaded; return their handles. Both are
-    public since torch 2.5."""
+    """Hook functions after a module's state dict is built, and before one is loaded; return the hooks' handles. Both
+    hooks are public since torch 2.5."""
     return (
         module._register_state_dict_hook(save),
         module._register_load_state_dict_pre_hook(load, with_module=True),
@@ -157,12 +157,12 @@ def hook_state(module: Any, save: Callable[..., object], load: Callable[..., obj
 
 
 def refresh_recurrent(module: torch.nn.RNNBase) -> None:
-    """Have a recurrent layer look at its parameters again, which it keeps in a list of its own."""
+    """Have a recurrent layer renew its separate list of its parameters."""
     module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
 
 
 def unwrap_compiled(model: Any) -> Any:
-    """Return the model in what `torch.compile` returns; any other as it is."""
+    """Return the original of a model from `torch.compile`; any other model unchanged."""
     return getattr(model, COMPILED, model)
 
 
@@ -170,19 +170,19 @@ def unwrap_compiled(model: Any) -> Any:
 
 
 def check_reduced(wrapped: torch.nn.parallel.DistributedDataParallel) -> None:
-    """Raise RuntimeError if the wrapper waits for gradients of the last forward pass."""
+    """Raise RuntimeError if the wrapper still waits for gradients of the last forward pass."""
     wrapped._check_reducer_finalized()  # type: ignore[no-untyped-call]  # torch does not say
 
 
 def is_joined(wrapped: object) -> bool:
-    """Tell whether a model computes inside `torch.distributed.algorithms.Join`."""
+    """Return whether a model computes inside `torch.distributed.algorithms.Join`."""
     found: Any = getattr(wrapped, "_join_config", None)
     return found is not None and bool(found.enable)
 
 
 def isolate_threads(are_apart: bool) -> None:
-    """Have each thread have process groups of its own, whose names torch knows outside of Python; or have all threads
-    share theirs again."""
+    """Have each thread use its own process groups, or have all threads share them again. torch keeps the groups' names
+    outside of Python."""
     importlib.import_module("torch._C._distributed_c10d")._set_thread_isolation_mode(are_apart)
 
 

@@ -1,4 +1,4 @@
-"""The command `hocket demo`, from the data to the last line."""
+"""The command `hocket demo`, from its data to its last line of output."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from hocket.cli.demo import training
 from hocket.train import torch as hocket_torch
 
 OUT = console.Console(highlight=False, soft_wrap=True)
-"""Where the demo prints."""
+"""The console of the demo."""
 
 _TRAIN_COUNT = 1440
-"""80 % of the digits, rounded to what 2, 3, 4, 5, 6, 8, 9 and 10 ranks can share evenly. The other 357 are held out."""
+"""80 % of the digits, rounded for equal shares of 2, 3, 4, 5, 6, 8, 9 or 10 ranks. The other 357 are held out."""
 
 _SPLIT_SEED = 1797
-"""The split is the same for every seed, so that accuracies can be compared."""
+"""The seed of the split. It is the same for every seed of the training, which makes accuracies comparable."""
 
 
 def run(*, num_workers: int, num_epochs: int, seed: int, engine: str, output: Path, is_quiet: bool) -> None:
-    """Train, save, and say where everything is."""
+    """Train, save the results, and print where they are."""
     if output.exists() and not output.is_dir():
         raise ValueError(f"--output {os.fspath(output)!r} is a file, and must be a folder. Give another name.")
     output.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def run(*, num_workers: int, num_epochs: int, seed: int, engine: str, output: Pa
 
 
 def _build_scaling(num_workers: int, engine: str) -> train.ScalingConfig:
-    """Give each rank a CPU, or its share where there are more ranks than CPUs."""
+    """Return a scaling with a CPU for each rank, or a share of one if there are more ranks than CPUs."""
     if num_workers == 0:
         return train.ScalingConfig(num_workers=0)
     hocket.init(engine=engine, ignore_reinit_error=True)
@@ -77,7 +77,7 @@ def _build_scaling(num_workers: int, engine: str) -> train.ScalingConfig:
 
 
 def _pick_name(output: Path) -> str:
-    """Return the first free name: a run with the name of an earlier one would continue it."""
+    """Return the first free name: a run with an earlier run's name would continue that run."""
     number = 1
     while (output / f"digits-{number:03d}").exists():
         number += 1
@@ -105,9 +105,9 @@ def _print_summary(result: train.Result, picture: Path, num_workers: int, num_ep
 
 
 def _load_digits() -> dict[str, npt.NDArray[Any]]:
-    """Return images, scaled to 0..1 with shape (n, 1, 8, 8), and labels, of the training and of the held-out digits.
-    Scikit-learn ships the data: 1,797 handwritten digits of 8 x 8 pixels."""
-    from sklearn import datasets  # takes a second, and only the process that loads the data pays for it
+    """Return images, scaled to 0..1 with shape (n, 1, 8, 8), and labels, of the training digits and the held-out ones.
+    The data are part of scikit-learn: 1,797 handwritten digits of 8 x 8 pixels."""
+    from sklearn import datasets  # takes a second, so only this process imports it
 
     images, labels = datasets.load_digits(return_X_y=True)
     order = np.random.default_rng(_SPLIT_SEED).permutation(len(images))

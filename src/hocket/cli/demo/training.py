@@ -1,7 +1,6 @@
 """The training function of the demo. It runs in every rank.
 
-What is ours in it: `prepare_model`, `prepare_data_loader`, `report`. The rest is PyTorch as one would write it for one
-process.
+It uses Hocket's `prepare_model`, `prepare_data_loader` and `report`. The rest is PyTorch as for a single process.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from hocket import train
 from hocket.train import torch as hocket_torch
 
 BATCH_SIZE = 32
-"""Per rank."""
+"""Samples per rank and step."""
 LEARNING_RATE = 2e-3
 
 
@@ -41,7 +40,7 @@ def build_model() -> nn.Module:
 
 
 def train_digits(config: dict[str, Any]) -> None:
-    """Train, and report after each epoch; with the last report goes the checkpoint."""
+    """Train, and report after each epoch. The last report has the checkpoint."""
     hocket_torch.enable_reproducibility(config["seed"])
     model = hocket_torch.prepare_model(build_model())
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
@@ -67,13 +66,13 @@ def train_digits(config: dict[str, Any]) -> None:
 
 
 def train_epoch(model: nn.Module, loader: hocket_torch.PreparedDataLoader, optimizer: torch.optim.Optimizer) -> float:
-    """Take one step a batch; return the mean loss of all ranks' samples."""
+    """Take one step per batch, and return the mean loss over all ranks' samples."""
     model.train()
     loss_sum, count = torch.zeros((), dtype=torch.float64), 0
     for images, labels in loader:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(images), labels)
-        scaled = loss * loader.loss_scale  # so that each row counts the same, also in a short last batch
+        scaled = loss * loader.loss_scale  # each row counts the same, even in a short last batch
         scaled.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         rows = int(loader.weights.sum())
@@ -105,7 +104,7 @@ def sum_over_ranks(*values: float) -> list[float]:
 
 
 def report_with_checkpoint(metrics: dict[str, Any], model: nn.Module) -> None:
-    """Report, and have the weights kept. All ranks hold the same ones, so rank 0 gives them."""
+    """Report with a checkpoint of the weights. All ranks hold the same weights, so rank 0 saves them."""
     if train.get_context().get_world_rank() > 0:
         train.report(metrics)
         return
@@ -116,8 +115,8 @@ def report_with_checkpoint(metrics: dict[str, Any], model: nn.Module) -> None:
 
 
 def digest_weights(checkpoint: train.Checkpoint) -> str:
-    """Return the SHA-256 of the weights that were saved: of each tensor's name, shape, type and bytes, in their order.
-    Two runs with the same one have learned the same, bit for bit. The file itself also holds what does not matter."""
+    """Return the SHA-256 of the saved weights: of each tensor's name, shape, type and bytes, in their order. Two runs
+    with the same digest have learned the same weights, bit for bit. The file itself also holds irrelevant bytes."""
     digest = hashlib.sha256()
     with checkpoint.as_directory() as folder:
         state = torch.load(Path(folder, "model.pt"), weights_only=True)

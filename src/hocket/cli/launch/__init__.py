@@ -1,14 +1,14 @@
 """The command `hocket run`: an ordinary torchrun script on several processes of this machine.
 
-Four kinds of process. The *front* is what the user started: it checks the request, passes signals on, and waits. The
-*agent* is a fresh interpreter with nothing of the user's in it: it loads torch once if the script is going to, forks
-the ranks, relays what they write, and ends everything. A *rank* is such a fork, in which the script runs as `__main__`
-and nothing of ours is left to see. The *store* is another fork, which the ranks ask to find each other.
+There are four kinds of process. The *front* is the process that the user started: it checks the request, passes signals
+on, and waits. The *agent* is a fresh interpreter without anything of the user's: it loads torch once if the script will
+need it, forks the ranks, relays their output, and ends everything. A *rank* is such a fork; the script runs in it as
+`__main__`, and sees nothing of Hocket's. The *store* is another fork, through which the ranks find each other.
 
 - `command`: the front.
-- `plan`: what is to be run; the one message from the front to the agent.
-- `imports`: whether the script is going to load torch, by reading it.
-- `backend`: the name of our backend, for scripts that want it; `store` serves what the ranks meet in.
-- `agent`: the agent's loop; `output` relays, `report` finds the words for a failure.
-- `rank`: what a fork does to become the script.
+- `plan`: the work to do; the only message from the front to the agent.
+- `imports`: reads the script to find out whether it will load torch.
+- `backend`: the name of Hocket's backend, for scripts that want it; `store` serves the store of the ranks.
+- `agent`: the agent's loop; `output` relays output, `report` describes a failure.
+- `rank`: the steps by which a fork becomes the script.
 """

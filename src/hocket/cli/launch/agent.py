@@ -1,16 +1,16 @@
-"""The parent of all ranks: starts them, relays what they write, starts them again after a failure, and ends everything.
+"""The parent of all ranks: starts them, relays their output, starts them again after a failure, and ends everything.
 
-A fresh, single-threaded interpreter, in a session of its own: a Ctrl-C of the terminal goes to the front, which passes
-it on. It loads torch before it forks, so the ranks share those pages and none of them waits for it again, also after a
-restart. Nothing is running in torch then.
+The agent is a fresh, single-threaded interpreter in a session of its own: a Ctrl-C of the terminal goes to the front,
+which passes it on. The agent loads torch before it forks. So the ranks share torch's pages, and none of them loads it
+again, even after a restart. No thread of torch runs yet.
 
-**Nothing survives.** The agent is the sub-reaper of the launch, as the guardian is of a session: whatever the ranks
-start, however deep, becomes its child at the latest when it is orphaned, and is killed at the end. That the front is
-gone, however it went, is known by the end of a pipe. If the agent is killed, the kernel kills the ranks, and what they
-have started falls to the front.
+**Nothing survives.** The agent is the sub-reaper of the launch, as the guardian is of a session. Any process that ranks
+start, however deep, becomes the agent's child at the latest when it is orphaned, and is killed at the end. The end of a
+pipe shows that the front is gone, for any reason. If the agent is killed, the kernel kills the ranks, and the processes
+that they started fall to the front.
 
-**Ports.** The store through which ranks find each other is served by a fork of the agent, one for each attempt. Its
-port listens before there is any rank, so nobody else can take it.
+**Ports.** A fork of the agent serves the store through which ranks find each other, one for each attempt. Its port
+listens before any rank exists, so no other program can take it.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from hocket.cli.launch import plan as plans
 from hocket.engine import descendants, outlets
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""What asks a launch to end; the ranks get the same signal."""
+"""Signals that request the end of a launch. The ranks get the same signal."""
 
 SETTLE_SECONDS = 0.5
-"""How long what the ranks have started may outlive them. Python's own trackers of shared memory clean up when their
-program is dead; a guess at how long that takes."""
+"""How long processes that ranks have started may outlive them. Python's own trackers of shared memory clean up after
+their program has died; a guess at how long that takes."""
 
 NOTICE_SECONDS = settings.read_seconds("HOCKET_RUN_NOTICE_S", 20)
-"""How long some ranks may go on after the first has ended well, until that is said."""
+"""How long ranks may go on after the first one has ended well, before the agent reports that."""
 
 PATIENCE_SECONDS = 1.0
-"""How long a rank that was asked to end may take before we say what we wait for. A guess."""
+"""How long a rank may take to end on request, before the agent reports that it waits. A guess."""
 
 
 _BOTH = 3
-"""A rank's stdout and stderr."""
+"""The bits of a rank's stdout and stderr."""
 
 _OURS = (os.path.dirname(os.path.abspath(__file__)), "<frozen runpy>", '"<string>", line')
-"""Frames that say nothing to a user."""
+"""Frames that are of no use to a user."""
 
 
 class Child:
-    """One rank of one attempt."""
+    """A rank in one attempt."""
 
     def __init__(self, number: int) -> None:
         self.rank = number
@@ -69,13 +69,13 @@ class Child:
         self.is_ended_by_us = False
 
     def close(self) -> None:
-        """Forget its files."""
+        """Close its files."""
         for fd in (self.note.fd, self.stack_fd, self.error_fd):
             os.close(fd)
 
 
 class LaunchAgent:
-    """The loop."""
+    """The agent's state and loop."""
 
     def __init__(self, plan: plans.Plan, lifeline: int) -> None:
         self._plan = plan
@@ -85,16 +85,17 @@ class LaunchAgent:
         self._endings: list[report.Ending] = []
         #: The process that serves the store.
         self._server: int | None = None
-        #: Signals that came, and are not handled yet.
+        #: Signals that have arrived and were not handled yet.
         self._asked: list[int] = []
-        #: The first signal that asked the launch to end.
+        #: The first signal that requested the end of the launch.
         self._stopped_by: int | None = None
-        #: When and with which signal the agent began to end the living ranks, and when it kills them.
+        #: When and with which signals the agent requested the end of the living ranks, and when it kills them.
         self._asked_at = math.inf
         self._sent: set[int] = set()
         self._deadline: float | None = None
+        #: When to report that the agent waits for ranks to end.
         self._say_at: float | None = None
-        #: When to say that ranks go on though others have ended.
+        #: When to report that ranks go on although others have ended.
         self._tell_at: float | None = None
         self._usual = {number: signal.getsignal(number) for number in STOP_SIGNALS}
         self._pid = os.getpid()
@@ -105,14 +106,14 @@ class LaunchAgent:
         self._oom_kills = descendants.count_oom_kills()
 
     def _list_heeded(self) -> list[int]:
-        """Return the stop signals that whoever started us does not have ignored, as `nohup` has."""
+        """Return the stop signals that the parent did not set to be ignored, as `nohup` does."""
         return [number for number, usual in self._usual.items() if usual is not signal.SIG_IGN]
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._asked.append(number)
 
     def run(self) -> int:
-        """Run the script until it succeeds or no restart is left; return the exit code."""
+        """Run the script until it succeeds or no restart is left, and return the exit code."""
         most = self._plan.max_restarts
         for attempt in range(most + 1):
             self._run_attempt(attempt)
@@ -129,7 +130,7 @@ class LaunchAgent:
         return report.find_first(self._endings).code
 
     def _finish_stopped(self, number: int) -> int:
-        if all(ending.code == 0 for ending in self._endings):  # they heeded the signal, and ended well
+        if all(ending.code == 0 for ending in self._endings):  # they handled the signal, and ended well
             return 0
         self._relay.say(_describe_stop(number))
         return 128 + number
@@ -141,7 +142,7 @@ class LaunchAgent:
         address = self._start_server()
         for number in range(self._plan.num_workers):
             self._start(number, attempt, address)
-            if select.select([self._lifeline], [], [], 0)[0]:  # nobody waits for the rest
+            if select.select([self._lifeline], [], [], 0)[0]:  # the front is gone: start no more ranks
                 self._end_at_once()
         while self._living:
             self._wait()
@@ -151,13 +152,15 @@ class LaunchAgent:
     # --- birth --------------------------------------------------------------------------------------------------------
 
     def _start_server(self) -> tuple[str, int]:
-        """Start the process that serves the store; return its address."""
+        """Start the process that serves the store, and return its address."""
         with store.listen() as listener:
             address: tuple[str, int] = listener.getsockname()
+            # In the fork, a signal must not run the agent's handlers.
             signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
             self._server = os.fork()
             if self._server == 0:
                 try:
+                    # Only an error ends the block, and none of the agent's code may run in the fork.
                     self._leave([], [], [])
                     descendants.set_name("hocket:store")
                     store.serve(listener)
@@ -196,14 +199,14 @@ class LaunchAgent:
         self._living[child.pid] = child
 
     def _open_log(self, number: int, attempt: int, target: int) -> int:
-        """Open the file for what a rank writes."""
+        """Open the log file for a stream of a rank."""
         folder = os.path.join(self._plan.log_folder, f"attempt_{attempt}", str(number))
         os.makedirs(folder, exist_ok=True)
         name = {1: "stdout.log", 2: "stderr.log"}[target]
         return os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
 
     def _leave(self, theirs: list[int], ours: list[int], targets: list[int]) -> None:
-        """In the new process: let go of everything that is the agent's."""
+        """In a fork: give up all that belongs to the agent."""
         descendants.begin_child(os.path.basename(sys.executable)[:15], self._pid)
         for number, usual in self._usual.items():
             signal.signal(number, usual)
@@ -237,14 +240,14 @@ class LaunchAgent:
         self._keep_time()
 
     def _count_milliseconds(self) -> int | None:
-        """Return how long there is nothing to do, unless something happens."""
+        """Return how long to wait for events at most; None without end."""
         times = [
             at for at in (self._deadline, self._say_at, self._tell_at, self._relay.find_release()) if at is not None
         ]
         return max(0, int((min(times) - time.monotonic()) * 1000) + 1) if times else None
 
     def _stop(self, number: int) -> None:
-        """Pass a signal on to the ranks; the second one ends them at once."""
+        """Pass a signal on to the ranks; a second signal ends them at once."""
         is_first = self._stopped_by is None and self._deadline is None
         self._stopped_by = self._stopped_by or number
         if is_first:
@@ -253,7 +256,7 @@ class LaunchAgent:
             self._deadline = time.monotonic()
 
     def _ask_to_end(self, number: int) -> None:
-        """Send the living ranks a signal. Not their own children: a rank may need those to save what it has."""
+        """Send the living ranks a signal, but not their children: a rank may need these to save its state."""
         for child in self._living.values():
             child.is_ended_by_us = True
             with contextlib.suppress(ProcessLookupError):
@@ -302,8 +305,9 @@ class LaunchAgent:
         oom_kills = descendants.count_oom_kills()
         word = child.note.read()
         if word is not None and word.time <= self._asked_at and signal_number in self._sent - {signal.SIGKILL}:
-            signal_number, exit_code = None, word.code  # it had failed, and was about to end, when our signal came
+            signal_number, exit_code = None, word.code  # it had failed before our signal ended it
         assert child.stderr is not None
+        # The death's report includes the rank's last output.
         self._relay.take_rest(child.stderr.fd)
         death = exceptions.Death(
             pid=child.pid,
@@ -313,7 +317,7 @@ class LaunchAgent:
             out_of_memory=signal_number == signal.SIGKILL and oom_kills > self._oom_kills,
             stderr_tail=child.stderr.read_tail(),
             stack=descendants.read_stack(child.stack_fd, _OURS) if signal_number is not None else "",
-            # An error that it left word of before we asked is its own; so is any signal that we did not send.
+            # The failure is the rank's own if it came before our request, or from a signal that we did not send.
             expected=child.is_ended_by_us
             and (word is None or word.time > self._asked_at)
             and (signal_number is None or signal_number in self._sent),
@@ -329,31 +333,32 @@ class LaunchAgent:
         )
         self._endings.append(ending)
         child.close()
+        # One failure ends all ranks: the others would fail, too, or wait for the failed one.
         if ending.is_failure and self._deadline is None and self._living:
             self._ask_to_end(signal.SIGTERM)
         elif self._tell_at is None and len(self._endings) == 1:
             self._tell_at = now + NOTICE_SECONDS
 
     def _tell_of_stragglers(self) -> None:
-        """Say it once: that a rank goes on may be meant, or it may wait for ever, as for a rank that has ended."""
+        """Report once that ranks go on. That may be intended, or they may wait for ever for a rank that has ended."""
         if self._living and self._deadline is None:
             living = [f"{child.rank} (pid {child.pid})" for child in self._living.values()]
             self._relay.say(report.tell_of_stragglers(self._endings, living, NOTICE_SECONDS))
 
     def _end_leftovers(self) -> None:
-        """End what the ranks have started and left behind, and pass on the last words."""
+        """End the processes that ranks have left behind, and relay the last output."""
         self._settle()
         self._drain()
 
     def _end_at_once(self) -> NoReturn:
-        """The front is gone, or nothing can go on: nobody waits for anything."""
+        """End all processes without delay, because the front is gone or the launch cannot go on."""
         for child in self._living.values():
             descendants.kill(child.pid)
         self._settle()
         os._exit(1)
 
     def _settle(self) -> None:
-        """End the store and all descendants; what cleans up behind the ranks gets a moment for that."""
+        """End the store and all descendants. Processes that clean up after the ranks get `SETTLE_SECONDS` for that."""
         self._end_server()
         deadline = time.monotonic() + SETTLE_SECONDS
         while descendants.list_descendants(self._pid) and time.monotonic() < deadline:
@@ -362,7 +367,7 @@ class LaunchAgent:
         descendants.end_all()
 
     def give_up(self, error: OSError) -> NoReturn:
-        """End everything: there is no process, descriptor or terminal to be had for a rank."""
+        """End everything: the system has no process, descriptor or terminal left for a rank."""
         ranks = "1 rank" if self._plan.num_workers == 1 else f"{self._plan.num_workers} ranks"
         self._relay.say(
             f"hocket run: {ranks} cannot be started here: {error}. Use fewer --workers, or raise the limits that "
@@ -372,11 +377,11 @@ class LaunchAgent:
         self._end_at_once()
 
     def _drain(self) -> None:
-        """Pass on the last words, for a short time only if the launch was stopped by a signal."""
+        """Relay the last output; only for a short time if a signal stopped the launch."""
         self._relay.drain(outlets.LAST_SECONDS if self._stopped_by is None else output.STOPPED_SECONDS)
 
     def finish(self) -> None:
-        """Write what is still to be said: the last thing that is done."""
+        """Write all remaining output, as the agent's last act."""
         self._drain()
         self._relay.close()
 
@@ -384,7 +389,7 @@ class LaunchAgent:
 def build_environment(
     plan: plans.Plan, number: int, attempt: int, address: tuple[str, int], error_fd: int
 ) -> dict[str, str]:
-    """Return the environment variables of a rank: those of torchrun."""
+    """Return the environment variables of a rank, which are torchrun's."""
     size = str(plan.num_workers)
     return {
         "RANK": str(number),
@@ -405,7 +410,7 @@ def build_environment(
         "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(number.name for number in STOP_SIGNALS),
         "TORCHELASTIC_ERROR_FILE": f"/proc/{os.getpid()}/fd/{error_fd}",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
-        # All ranks are here, so gloo need not ask the network who this machine is.
+        # All ranks are here, so gloo need not look up this machine in the network.
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
     }
 
@@ -416,8 +421,8 @@ def _describe_stop(number: int) -> str:
 
 
 def _load(modules: tuple[str, ...], replacement: str) -> None:
-    """Import what ranks will need, and make our backend known to them. As long as that takes, there is nothing to end
-    in order: signals just end this process."""
+    """Import the modules that ranks will need, and announce Hocket's backend. Meanwhile a signal ends this process at
+    once, because there are no ranks to end first."""
     heeded = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     usual = {number: signal.signal(number, _exit_at_once) for number in heeded}
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -430,13 +435,13 @@ def _load(modules: tuple[str, ...], replacement: str) -> None:
                 _tell_of_failed_import(name, error)
     backend.announce(replacement)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    descendants.die_with_parent(0)  # from here on the lifeline tells, and there are others to end
+    descendants.die_with_parent(0)  # from here on the lifeline shows the front's end, and the ranks must end first
     for number, handler in usual.items():
         signal.signal(number, handler)
 
 
 def _tell_of_failed_import(name: str, error: Exception) -> None:
-    """Say what went wrong here: when the ranks import the rest of it, they may fail in another way."""
+    """Print the error of an import, since the ranks may fail in another way when they import the rest."""
     text = "".join(traceback.format_exception(error))
     with contextlib.suppress(OSError):
         os.write(
@@ -451,7 +456,7 @@ def _exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def main(lifeline: int) -> None:
-    """Run the agent: the whole life of its process. In a rank it leaves by `SystemExit`, as a script does."""
+    """Run the agent for the whole life of its process. In a rank, leave by `SystemExit`, as a script does."""
     descendants.adopt()
     plan = plans.parse_plan(_read_line(lifeline))
     if not sys.flags.safe_path:
@@ -460,12 +465,12 @@ def main(lifeline: int) -> None:
         sys.path.insert(0, plan.get_path_entry())
     descendants.set_name("hocket:keeper")
     descendants.allow_forks()
-    gc.disable()  # measured: looking for garbage takes 0.35 of the 2.0 s that torch and its compiler take to load
+    gc.disable()  # measured: collections take 0.35 of the 2.0 s in which torch and its compiler load
     _load(plan.modules, plan.backend)
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # it is when its descriptor was closed
-            stream.flush()  # or each rank would write again what an import has printed
-    # what is here now is never looked at again, so the ranks share its pages; a collection would take 0.25 s
+        if stream is not None:  # None if its descriptor was closed
+            stream.flush()  # else each rank would write an import's output again
+    # Collections now skip all existing objects, so the ranks share their pages. A collection here would take 0.25 s.
     gc.freeze()
     agent = LaunchAgent(plan, lifeline)
     try:
@@ -481,6 +486,6 @@ def _read_line(fd: int) -> str:
     while not data.endswith(b"\n"):
         more = os.read(fd, 1 << 16)
         if not more:
-            os._exit(1)  # the front died in the middle of a word
+            os._exit(1)  # the front died before it wrote the whole plan
         data += more
     return data.decode()

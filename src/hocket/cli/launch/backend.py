@@ -1,5 +1,4 @@
-"""Makes the name of our backend known to torch: ``init_process_group("hocket")`` then works in a script that imports
-nothing of ours."""
+"""Registers Hocket's backend with torch, for ``init_process_group("hocket")`` in scripts that do not import Hocket."""
 
 from __future__ import annotations
 
@@ -20,16 +19,16 @@ from hocket._base import internals
 NAME = "hocket"
 
 _PLACE = "torch.distributed.distributed_c10d"
-"""The module that knows the backends."""
+"""The module with torch's list of backends."""
 
 
 def announce(replacement: str = "") -> None:
     """Register the name: now if torch is loaded, else as soon as it is.
 
-    What the backend needs is loaded when it is used.
+    The backend's own modules are loaded at its first use.
 
     Args:
-        replacement: What a script gets that asks for gloo. Default: gloo.
+        replacement: The backend for a script that requests gloo. Default: gloo.
     """
     module = sys.modules.get(_PLACE)
     if module is not None:
@@ -39,7 +38,7 @@ def announce(replacement: str = "") -> None:
 
 
 class _Finder:
-    """Waits for the module to be imported, and then is gone."""
+    """An import hook that waits for one module, and then removes itself."""
 
     def __init__(self, replacement: str) -> None:
         self._replacement = replacement
@@ -70,15 +69,9 @@ def _register(module: Any, replacement: str) -> None:
 
 
 def _wrap_making(module: Any, replacement: str) -> None:
-    """Change how process groups are made: of another backend where a script asks for gloo, by name or by leaving it
-    out; and so that a group of gloo is never destroyed.
+    """Wrap the function that makes process groups for `init_process_group` and `new_group`, which is not public.
 
-    A process that destroys one waits for gloo's thread, which may wait for the interpreter's lock to let go of a
-    tensor; if the group ends with the last reference of a `DistributedDataParallel`, the process has that lock. With
-    two ranks under accelerate one run in five stood still. So each group keeps a reference for as long as the process
-    lives, whose end is that of its threads and sockets, too.
-
-    Both `init_process_group` and `new_group` make theirs by one function, which is not public.
+    It uses the replacement if a script requests gloo, by name or by default. Otherwise it keeps gloo groups alive.
     """
     make = getattr(module, internals.TORCH_GROUP_MAKER)
     signature = inspect.signature(make)
@@ -94,6 +87,10 @@ def _wrap_making(module: Any, replacement: str) -> None:
             given.arguments["backend"] = re.sub(r"\bgloo\b", replacement, asked)
         made = make(*given.args, **given.kwargs)
         if not replacement and ("gloo" in asked or asked == "undefined"):
+            # A process that destroys a gloo group waits for gloo's thread, which may wait for the interpreter's lock to
+            # release a tensor. If the last reference of a `DistributedDataParallel` ends the group, the process holds
+            # that lock: with two ranks under accelerate, one run in five hung. This reference lasts as long as the
+            # process, and the group's threads and sockets end with it.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(made[0]))
         return made
 

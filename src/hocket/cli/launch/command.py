@@ -22,13 +22,13 @@ from hocket.cli.launch import plan as plans
 from hocket.engine import descendants, node
 
 _BOTH = 3
-"""A rank's stdout and stderr."""
+"""The bits of a rank's stdout and stderr."""
 
 MAX_WORKERS = 10_000
-"""Ranks at most: no machine starts as many."""
+"""How many ranks a launch has at most: no machine starts as many."""
 
 USAGE_ERROR = 2
-"""The exit code for a request that cannot be carried out, as argparse has it."""
+"""The exit code for an invalid request, as in argparse."""
 
 _BOOT = """
 import sys
@@ -43,12 +43,12 @@ sys.path[:] = path
 del path, sys, importlib
 agent.main({lifeline})
 """
-"""What the agent runs. It loads the few modules that it needs, and not the package's public names; nor a
-file of the current folder that is called like a module of Python's own, as the ranks do not either."""
+"""The agent's program. It loads only the few modules that the agent needs, without the package's public names. As in
+the ranks, a file in the current folder does not hide a module of Python's own."""
 
 _PACKAGE = __name__.partition(".")[0]
 _SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-"""The folder that this package was imported from, so that the agent imports the same one."""
+"""The folder from which this package was imported; the agent imports it from there, too."""
 
 
 def run(
@@ -69,21 +69,20 @@ def run(
 
     Args:
         target: The script's path, or a module's name.
-        args: What it finds in ``sys.argv[1:]``.
+        args: The script's ``sys.argv[1:]``.
         is_module: Whether `target` is a module, as in ``python -m``.
-        workers: How many ranks: a number, ``"cpu"``, ``"gpu"``, or ``"auto"`` for the GPUs if there are any, else the
-            CPUs.
-        threads: What OMP_NUM_THREADS is for the ranks. Default: their share of the CPUs, unless the variable is set.
-        max_restarts: How often all ranks start again after one has failed.
-        grace_s: Seconds that ranks have to end by themselves when they are asked to.
+        workers: The number of ranks, ``"cpu"``, ``"gpu"``, or ``"auto"`` for the GPUs if there are any, else the CPUs.
+        threads: The ranks' OMP_NUM_THREADS. Default: their share of the CPUs, unless the variable is set.
+        max_restarts: How often all ranks start again after a failure.
+        grace_s: How many seconds ranks have to end on request.
         is_prefixed: Whether each line of output begins with its rank.
-        is_program: Whether `target` is a program that is no Python.
-        backend: What scripts get that ask for gloo; empty: gloo.
-        logs: What of the output goes to files. Default: nothing.
+        is_program: Whether `target` is a program other than Python.
+        backend: The backend for scripts that request gloo; empty: gloo.
+        logs: The output that goes to files. Default: none.
 
     Returns:
-        0 if all ranks succeeded; else the exit code of the rank that failed first, or 128 and the number of the signal
-        that ended it; 128 and the number of the signal that the launcher got; 2 if there is nothing to run.
+        0 if all ranks succeeded; else the exit code of the rank that failed first, or 128 plus the number of the signal
+        that ended it. 128 plus a signal's number if that signal stopped the launcher. 2 for an invalid request.
     """
     try:
         path = find_program(target) if is_program else find_module(target) if is_module else find_script(target)
@@ -128,22 +127,22 @@ def run(
 
 @dataclass(frozen=True, kw_only=True)
 class Logs:
-    """Where each stream of the ranks goes, in torchrun's words: 1 is stdout, 2 is stderr, 3 both, 0 neither; for all
-    ranks, or as ``"0:3,1:2"`` for some."""
+    """The targets of each stream of the ranks, in torchrun's words: 1 is stdout, 2 is stderr, 3 both, 0 neither; for
+    all ranks, or as ``"0:3,1:2"`` for some."""
 
     folder: str = ""
-    """Where files go. Default: a new folder of the system's for such."""
+    """The folder of the files. Default: a new temporary folder."""
     redirects: str = ""
-    """What goes to files alone."""
+    """The streams that go only to files."""
     tee: str = ""
-    """What goes to files, and is shown."""
+    """The streams that go to files and are shown, too."""
     filter: str = ""
-    """The ranks whose output is shown: ``"0,1"``. Default: all."""
+    """The ranks that show their output: ``"0,1"``. Default: all."""
 
     def resolve(self, num_workers: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return what goes to files, and what is shown, of each rank."""
+        """Return the streams that go to files, and the streams that are shown, for each rank."""
         alone = _parse_streams("--redirects", self.redirects, num_workers)
-        # A folder alone asks for files of everything.
+        # A folder alone requests files of all streams.
         both = "3" if self.folder and not self.redirects and not self.tee else self.tee
         shared = _parse_streams("--tee", both, num_workers)
         shown = [_BOTH & ~one | other for one, other in zip(alone, shared, strict=True)]
@@ -182,7 +181,7 @@ def _parse_streams(option: str, text: str, num_workers: int) -> list[int]:
 
 
 class Front:
-    """Stands between the terminal and the agent."""
+    """The process between the terminal and the agent."""
 
     def __init__(self, plan: plans.Plan, threads: str | None) -> None:
         self._plan = plan
@@ -190,8 +189,8 @@ class Front:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
-        """Run the agent until it ends; return its exit code."""
-        descendants.adopt()  # if the agent is killed, what the ranks have started falls to us
+        """Run the agent until it ends, and return its exit code."""
+        descendants.adopt()  # if the agent is killed, the ranks' other processes fall to this one
         heeded = [number for number in agent.STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         # The agent inherits the mask: until it is ready, signals wait.
         signal.pthread_sigmask(signal.SIG_BLOCK, agent.STOP_SIGNALS)
@@ -209,13 +208,13 @@ class Front:
         return code if code >= 0 else self._clear_up(-code)
 
     def _start(self) -> int:
-        """Start the agent; return our end of the pipe that tells it that we live."""
+        """Start the agent, and return this end of the pipe that shows the agent that the front lives."""
         theirs, ours = os.pipe2(os.O_CLOEXEC)
         boot = _BOOT.format(source=_SOURCE, package=_PACKAGE, lifeline=theirs)
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         try:
-            # A session of its own: a Ctrl-C of the terminal is our business.
-            # The script and its arguments are only for `ps`, where they tell whose process this is.
+            # In a session of its own, since a Ctrl-C of the terminal goes to the front. The script and its arguments
+            # only show in `ps` which launch the process belongs to.
             self._process = subprocess.Popen(
                 [sys.executable, *flags, "-c", boot, self._plan.target, *self._plan.args],
                 pass_fds=(theirs,),
@@ -245,14 +244,14 @@ class Front:
 
 
 def find_program(target: str) -> str:
-    """Return an empty text, for a program has no file to be read, if there is such a program."""
+    """Return an empty text, since a program has no source to read. Raise if the program does not exist."""
     if shutil.which(target) is None:
         raise ValueError(f"there is no program {target!r} (looked in PATH). Check the name, or its permissions.")
     return ""
 
 
 def find_script(target: str) -> str:
-    """Return the file to be read for a script's path: it, or a folder's ``__main__.py``; empty for an archive."""
+    """Return the source file of a script: the file, or a folder's ``__main__.py``; empty for an archive."""
     if os.path.isdir(target):
         main = os.path.join(target, "__main__.py")
         if not os.path.isfile(main):
@@ -270,7 +269,7 @@ def find_script(target: str) -> str:
 
 
 def find_module(name: str) -> str:
-    """Return the file that ``python -m name`` runs, empty if it is no source file; nothing is imported."""
+    """Return the file that ``python -m name`` runs; empty if it is no source file. Nothing is imported."""
     usual = list(sys.path)
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd()  # where `python -m` looks first
@@ -304,7 +303,7 @@ def _find_module(name: str) -> str:
 
 
 def parse_workers(text: str) -> int:
-    """Return the number of ranks."""
+    """Return the number of ranks that an option's value stands for."""
     if text == "cpu":
         return node.count_cpus()
     if text in ("auto", "gpu"):
@@ -323,9 +322,9 @@ def parse_workers(text: str) -> int:
 
 
 def choose_threads(num_workers: int, threads: int | None) -> str | None:
-    """Return what OMP_NUM_THREADS is to be; None to leave it as it is. Every rank would use all cores otherwise, and
-    wait for the others to let go of them. torchrun's answer is one thread; a share of the cores is the same where there
-    are as many ranks as cores, and faster where there are fewer."""
+    """Return the ranks' OMP_NUM_THREADS; None leaves the variable unchanged. By default every rank would use all cores,
+    and they would wait for each other. torchrun uses one thread. A share of the cores is the same with as many ranks as
+    cores, and faster with fewer ranks."""
     if threads is not None:
         return str(threads)
     if "OMP_NUM_THREADS" in os.environ or num_workers == 1:

@@ -1,8 +1,8 @@
-"""Whether a script is going to load torch, found by reading it: nothing of the user's runs before the ranks do.
+"""Finds out whether a script will load torch, by reading it: no code of the user's runs before the ranks do.
 
-What is found is only a reason to load torch early, once for all ranks. To miss it costs time, as each rank then loads
-it by itself; so does a script that changes environment variables before its first import of torch, since libraries read
-those when they are loaded.
+The result only serves to load torch early, once for all ranks. If it misses torch, each rank loads torch itself, which
+takes longer. That is also the case for a script that changes environment variables before it imports torch, since
+libraries read these when they are loaded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from hocket._base import internals
 
 FILES_READ = 50
-"""How many of the user's files are looked into at most. A guess: reading them should take less than 0.1 s."""
+"""How many of the user's files to read at most. A guess: reading them should take less than 0.1 s."""
 
 _TORCH = frozenset(
     {"torch", "torchvision", "torchaudio", "lightning", "pytorch_lightning", "transformers", "accelerate"}
@@ -22,15 +22,15 @@ _TORCH = frozenset(
 """Modules that load torch."""
 
 _CHANGES = frozenset({"update", "setdefault", "pop", "clear", "popitem"})
-"""What a program calls on `os.environ` to change it."""
+"""Methods that change `os.environ`."""
 
 
 def list_modules(path: str, roots: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what to load before a program is started.
+    """Return the modules to load before a program starts.
 
     Args:
         path: The program's file.
-        roots: The folders whose modules are the user's own, and are read too.
+        roots: The folders of the user's own modules, which are read, too.
     """
     found: list[str] = []
     row, seen = [path], {path}
@@ -61,11 +61,11 @@ def _read(path: str) -> ast.Module | None:
         with open(path, "rb") as file:
             return ast.parse(file.read(), path)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None  # whatever it is, the rank will say it better
+        return None  # the rank will report any error better
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Go through a tree in the order of the text."""
+    """Yield the nodes of a tree in the order of the text."""
     yield node
     for child in ast.iter_child_nodes(node):
         yield from _walk(child)
@@ -116,7 +116,7 @@ def _names_optimizer(node: ast.AST) -> bool:
 
 
 def _list_files(name: str, roots: tuple[str, ...]) -> Iterator[str]:
-    """Return the user's files that an import of a name may load."""
+    """Yield the user's files that an import of a name may load."""
     parts = name.split(".")
     for root in roots:
         for depth in range(1, len(parts) + 1):

@@ -1,7 +1,7 @@
-"""Passes on what ranks write, and keeps the last lines of it.
+"""Relays the ranks' output, and keeps its last lines.
 
-Nothing here waits. What the reader of our own output does not take stays here, and then the ranks' pipes fill up and
-they wait, as if they wrote there themselves; meanwhile the agent goes on to see deaths and signals.
+Nothing here blocks. Output that the agent's own reader does not take stays here. Then the ranks' pipes fill up and the
+ranks wait, as if they wrote to the reader themselves. Meanwhile the agent still sees deaths and signals.
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ import time
 from hocket.engine import descendants, descriptors, outlets
 
 CHUNK_BYTES = 4096
-"""How much is read at once."""
+"""How many bytes to read at once."""
 
 LINE_BYTES = 64 * 1024
-"""A line that is longer is passed on in parts."""
+"""The length from which a line is relayed in parts."""
 
 STOPPED_SECONDS = 0.5
-"""How long the end of a launch waits for a reader if the launch was stopped; else it is `outlets.LAST_SECONDS`."""
+"""How long a stopped launch waits for a reader at its end; other launches wait `outlets.LAST_SECONDS`."""
 
 HOLD_SECONDS = 0.05
-"""How long the beginning of a line waits for its end, so that ranks do not write into each other's lines. A prompt or a
-progress bar has none."""
+"""How long the start of a line waits for the rest, to keep ranks' lines apart. A prompt or a progress bar has none."""
 
 
 def open_pipe(target: int, *, is_logged: bool = False) -> tuple[int, int]:
-    """Return where to read, and what a rank gets in the place of `target`: a terminal if that is one, else a pipe. What
-    goes to a file, too, comes through a pipe, so that no colours and no progress bars get there."""
+    """Return a descriptor to read, and one that replaces `target` in a rank: of a terminal if `target` is one, else of
+    a pipe. Logged output comes through a pipe, too, which keeps colours and progress bars out of the file."""
     if is_logged or not os.isatty(target):
         return os.pipe2(os.O_CLOEXEC)
     ours, theirs = os.openpty()
     with contextlib.suppress(OSError, termios.error):
         settings = termios.tcgetattr(theirs)
-        settings[1] &= ~termios.OPOST  # what is written is written as it is: the real terminal does the rest
+        settings[1] &= ~termios.OPOST  # pass output through unchanged: the real terminal processes it
         termios.tcsetattr(theirs, termios.TCSANOW, settings)
         size = fcntl.ioctl(target, termios.TIOCGWINSZ, bytes(8))
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
@@ -45,7 +44,7 @@ def open_pipe(target: int, *, is_logged: bool = False) -> tuple[int, int]:
 
 
 class Source:
-    """One stream of one rank."""
+    """A stream of a rank."""
 
     def __init__(
         self, fd: int, target: int, prefix: bytes, log_fd: int | None = None, *, is_shown: bool = True
@@ -56,20 +55,20 @@ class Source:
         self._log_fd = log_fd
         self._prefix = prefix
         self._line = b""
-        #: Since when the beginning of a line is held back; None if none is.
+        #: When the start of a line was first held back; None if no line is.
         self.held_since: float | None = None
         self.tail = descendants.Tail()
 
     def read_tail(self) -> str:
-        """Return the last lines that were written."""
+        """Return the last lines of the stream."""
         text = self.tail.read()
         lines = [
             line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip().split("\n")
-        ]  # progress bars: the last state
+        ]  # of a progress bar, the last state
         return "\n".join(lines[-descendants.TAIL_LINES :])
 
     def log(self, data: bytes) -> str:
-        """Write to the file, if there is one; return what is wrong, once."""
+        """Write to the log file, if there is one. Return the first error as a text, and close the file."""
         try:
             while data and self._log_fd is not None:
                 data = data[os.write(self._log_fd, data) :]
@@ -79,17 +78,17 @@ class Source:
         return ""
 
     def close_log(self) -> None:
-        """Forget the file."""
+        """Close the log file."""
         if self._log_fd is not None:
             os.close(self._log_fd)
             self._log_fd = None
 
     def get_log(self) -> int | None:
-        """Return the file's descriptor, if there is one."""
+        """Return the log file's descriptor, or None."""
         return self._log_fd
 
     def split(self, data: bytes, *, is_end: bool = False) -> bytes:
-        """Return what can be passed on now: whole lines."""
+        """Return the output that can be relayed now: whole lines."""
         if not self._prefix:
             whole = self._line + data
             end = len(whole) if is_end or len(whole) > LINE_BYTES else max(whole.rfind(b"\n"), whole.rfind(b"\r")) + 1
@@ -104,7 +103,7 @@ class Source:
 
 
 class Relay:
-    """All streams that go through us."""
+    """All relayed streams."""
 
     def __init__(self) -> None:
         self._sources: dict[int, Source] = {}
@@ -115,41 +114,41 @@ class Relay:
     def add(
         self, fd: int, target: int, prefix: str = "", log_fd: int | None = None, *, is_shown: bool = True
     ) -> Source:
-        """Pass on what can be read from a descriptor, and write it to a file; both are ours now.
+        """Relay a descriptor's data, and write it to a file. The relay closes both.
 
         Args:
-            fd: Where to read.
-            target: Where to write: 1 or 2.
-            prefix: What each line begins with there.
-            log_fd: The file.
-            is_shown: Whether it is passed on at all.
+            fd: The descriptor to read.
+            target: The stream to write to: 1 or 2.
+            prefix: The start of each line there.
+            log_fd: The log file.
+            is_shown: Whether to relay the data at all.
         """
         os.set_blocking(fd, False)
         source = self._sources[fd] = Source(fd, target, prefix.encode(), log_fd, is_shown=is_shown)
         return source
 
     def find_release(self) -> float | None:
-        """Return when the beginning of a line is not to be held back any longer; None if none is."""
+        """Return when to relay the start of a line without waiting longer; None if no line is held back."""
         sources = [source for source in self._sources.values() if not self._waiting[source.target]]
         held = [source.held_since for source in sources if source.held_since is not None]
         return min(held) + HOLD_SECONDS if held else None
 
     def release(self, now: float) -> None:
-        """Pass on what has been held back long enough."""
+        """Relay the starts of lines that were held back long enough."""
         for source in self._sources.values():
-            if self._waiting[source.target]:  # then nothing is read, and the rest of the line may be there
+            if self._waiting[source.target]:  # then reads pause, and the rest of the line may be in the pipe
                 continue
             if source.held_since is not None and now - source.held_since >= HOLD_SECONDS:
                 self._waiting[source.target] += source.split(b"", is_end=True)
 
     def list_descriptors(self) -> list[int]:
-        """Return the descriptors that a fork of this process has to close."""
+        """Return the descriptors that a fork of this process must close."""
         logs = [source.get_log() for source in self._sources.values()]
         own = [fd for outlet in self._outlets.values() for fd in outlet.list_descriptors()]
         return [*self._sources, *(log for log in logs if log is not None), *own]
 
     def register(self, poll: select.poll) -> None:
-        """Say what to wait for: either to read for a target, or to write to it."""
+        """Register the events to wait for: for each target, either reads for it or writes to it."""
         for target, waiting in self._waiting.items():
             if waiting:
                 poll.register(self._outlets[target].fd, select.POLLOUT)
@@ -158,26 +157,26 @@ class Relay:
                 poll.register(source.fd, select.POLLIN)
 
     def handle(self, fd: int) -> None:
-        """Do what can be done with a descriptor that is ready; nothing if it is none of ours."""
+        """Read from or write to a ready descriptor; do nothing if it is none of the relay's."""
         if fd in self._targets:
             self._write(self._targets[fd])
         elif fd in self._sources:
             self._read(self._sources[fd])
 
     def take_rest(self, fd: int) -> None:
-        """Read what a dead rank left in its pipe, as much as a pipe holds; what nobody takes waits in our memory."""
+        """Read the rest of a dead rank's output, up to the size of a pipe. It stays in memory until it is relayed."""
         for _ in range(32):
             if fd not in self._sources or not descriptors.is_readable(fd):
                 return
             self.handle(fd)
 
     def say(self, text: str) -> None:
-        """Write to stderr, in order with the ranks' output."""
+        """Write a text to stderr, in order with the ranks' output."""
         self._waiting[2] += text.encode(errors="backslashreplace")
 
     def drain(self, seconds: float) -> None:
-        """Pass on what is there, as long as somebody takes it; then forget the streams. Another process may hold one
-        open: the end is where there is nothing to read now."""
+        """Relay the remaining output while a reader takes it, then close the streams. Another process may hold a stream
+        open, so it counts as ended when there is nothing to read."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             poll = select.poll()
@@ -195,7 +194,7 @@ class Relay:
                     self._write(target)
 
     def close(self) -> None:
-        """Close what was opened to write; there is nothing left to say."""
+        """Close the descriptors for writing. No output may follow."""
         for outlet in self._outlets.values():
             outlet.close()
 
@@ -204,7 +203,7 @@ class Relay:
             data = os.read(source.fd, CHUNK_BYTES)
         except BlockingIOError:
             return
-        except OSError:  # so a terminal says that nobody holds its other end
+        except OSError:  # a terminal reports its closed other end like this
             data = b""
         if not data:
             self._close(source)
@@ -221,7 +220,7 @@ class Relay:
             del waiting[: self._outlets[target].write(waiting)]
         except BlockingIOError:
             pass
-        except OSError:  # nobody reads any more; the tail is kept all the same
+        except OSError:  # there is no reader any more; the tail is still kept
             waiting.clear()
 
     def _close(self, source: Source) -> None:

@@ -10,39 +10,39 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One launch."""
+    """The facts of a launch."""
 
     target: str
-    """The script's path as it was given, or the module's name."""
+    """The script's path as the user wrote it, or the module's name."""
     args: tuple[str, ...] = ()
-    """What the script finds in ``sys.argv[1:]``."""
+    """The script's ``sys.argv[1:]``."""
     is_module: bool = False
     is_program: bool = False
-    """Whether the target is no Python but a program of its own."""
+    """Whether the target is a program other than Python."""
     num_workers: int = 1
     max_restarts: int = 0
     is_prefixed: bool = False
-    """Whether each line of a rank's output begins with its number."""
+    """Whether each line of a rank's output begins with the rank."""
     logs: tuple[int, ...] = ()
-    """For each rank, what goes to files: 1 is its stdout, 2 its stderr, 3 both. Empty: nothing."""
+    """For each rank, the streams that go to files: 1 is stdout, 2 stderr, 3 both. Empty: none."""
     shown: tuple[int, ...] = ()
-    """For each rank, what is passed on to our own output, in the same way. Empty: all."""
+    """For each rank, the streams that are relayed to the agent's own output, in the same form. Empty: all."""
     log_folder: str = ""
-    """Where the files are: ``attempt_0/<rank>/stdout.log`` and so on."""
+    """The folder of the files: ``attempt_0/<rank>/stdout.log`` and so on."""
     backend: str = ""
-    """What scripts get that ask for gloo by name; empty: gloo."""
+    """The backend for scripts that request gloo by name; empty: gloo."""
     grace_s: float = 30.0
-    """Seconds from the request to end until a rank is killed."""
+    """Seconds between the request to end and the kill of a rank."""
     run_id: str = ""
     modules: tuple[str, ...] = ()
-    """What the agent loads before it forks."""
+    """The modules that the agent loads before it forks."""
 
     def format(self) -> str:
         """Return the plan as one line."""
         return json.dumps(asdict(self))
 
     def get_path_entry(self) -> str:
-        """Return what Python puts at the front of `sys.path` for such a target."""
+        """Return the first entry that Python gives `sys.path` for such a target."""
         if self.is_module or self.is_program:
             return os.getcwd()
         path = os.path.realpath(self.target)
@@ -50,14 +50,14 @@ class Plan:
 
 
 def parse_plan(line: str) -> Plan:
-    """Return the plan of a line that `Plan.format` made."""
+    """Return the plan in a line that `Plan.format` wrote."""
     fields: dict[str, Any] = json.loads(line)
     lists = {name: tuple(fields[name]) for name in ("args", "modules", "logs", "shown")}
     return Plan(**{**fields, **lists})
 
 
 def is_plain_script(path: str) -> bool:
-    """Tell a source file from a folder or an archive that has a ``__main__.py``."""
+    """Return whether a path is a source file, rather than a folder or an archive with a ``__main__.py``."""
     if os.path.isdir(path):
         return False
     with open(path, "rb") as file:

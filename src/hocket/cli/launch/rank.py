@@ -19,33 +19,33 @@ from hocket.cli.launch import plan as plans
 from hocket.engine import descendants, descriptors
 
 _OURS = (__file__, "<frozen runpy>", runpy.__file__)
-"""Files whose frames say nothing to a user."""
+"""Files with frames that are of no use to a user."""
 
 
 class Word(NamedTuple):
     """A rank's report of its failure."""
 
     time: float
-    """When it was, by the monotonic clock."""
+    """The time of the failure, by the monotonic clock."""
     summary: str
     code: int
 
 
 class Note:
-    """Where a rank leaves word of its end, for the agent.
+    """A rank's note about its end, for the agent.
 
-    It can be read after any death, and has no name to clean up.
+    The agent can read it after any death. The note has no name, so there is no file to clean up.
     """
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("hocket-note", os.MFD_CLOEXEC)
 
     def write(self, summary: str, code: int) -> None:
-        """Leave word that the script failed just now, and with which exit code the process will end."""
+        """Note that the script has failed now, and the exit code with which the process will end."""
         os.pwrite(self.fd, json.dumps({"time": time.monotonic(), "summary": summary, "code": code}).encode(), 0)
 
     def read(self) -> Word | None:
-        """Return when the script failed, and of what; None if it left no word."""
+        """Return the time and cause of the script's failure; None if the rank left no note."""
         try:
             fields = json.loads(os.pread(self.fd, 16 * 1024, 0))
             return Word(float(fields["time"]), str(fields["summary"]), int(fields["code"]))
@@ -54,7 +54,7 @@ class Note:
 
 
 def run(plan: plans.Plan, note: Note, stack_fd: int) -> int:
-    """Run the script in this process; return its exit code."""
+    """Run the script in this process, and return its exit code."""
     pid = os.getpid()
     if not faulthandler.is_enabled():
         faulthandler.enable(stack_fd)
@@ -78,19 +78,18 @@ def run(plan: plans.Plan, note: Note, stack_fd: int) -> int:
 
 
 def _write_lines_at_once() -> None:
-    """Write to stdout what is written there, as ``python -u`` does, with which torchrun starts its ranks; but whole
-    lines.
+    """Make stdout write each line at once. torchrun starts its ranks with ``python -u``, which writes parts of lines.
 
-    Without a buffer below it is also safe to print in the handler of a signal that came in the middle of a print.
+    Without a buffer below, a print is also safe in the handler of a signal that interrupts another print.
     """
     for name, fd in (("stdout", 1), ("stderr", 2)):
         usual = getattr(sys, name)
         if not isinstance(usual, io.TextIOWrapper):
             continue
-        is_unbuffered = isinstance(usual.buffer, io.FileIO)  # PYTHONUNBUFFERED: `print` would write a line in pieces
+        is_unbuffered = isinstance(usual.buffer, io.FileIO)  # PYTHONUNBUFFERED: `print` writes parts of lines
         if is_unbuffered or (name == "stdout" and isinstance(usual.buffer, io.BufferedWriter)):
             raw = _WholeFile(fd, "w", closefd=False)
-            raw.name = f"<{name}>"  # as Python's own has it
+            raw.name = f"<{name}>"  # the name that Python gives it
             stream = io.TextIOWrapper(
                 raw, encoding=usual.encoding, errors=usual.errors, newline="\n", line_buffering=True
             )
@@ -99,8 +98,7 @@ def _write_lines_at_once() -> None:
 
 
 class _WholeFile(io.FileIO):
-    """A file without a buffer that writes all it is given: also if a signal comes in between, and if the descriptor is
-    one that does not wait."""
+    """An unbuffered file that writes all data, despite interrupting signals and on a non-blocking descriptor."""
 
     def write(self, data: Any, /) -> int:
         rest = memoryview(data).cast("B")
@@ -115,7 +113,7 @@ class _WholeFile(io.FileIO):
 
 
 def _become_main(plan: plans.Plan) -> None:
-    """Take on the names that a script sees; what is ours it does not find, and loads anew if it asks."""
+    """Set up the names that a script sees. Hocket's modules are removed, and load again on import."""
     package = __name__.partition(".")[0]
     for name in list(sys.modules):
         if name == package or name.startswith(f"{package}."):
@@ -146,7 +144,7 @@ def _run_target(plan: plans.Plan) -> None:
 
 
 def _get_code(error: SystemExit) -> int:
-    """Return the exit code that Python makes of `sys.exit`, and say what it says."""
+    """Return the exit code that Python derives from `sys.exit`, and print its message."""
     if error.code is None:
         return 0
     if isinstance(error.code, int):
@@ -156,7 +154,7 @@ def _get_code(error: SystemExit) -> int:
 
 
 def _summarize(error: BaseException) -> str:
-    """Return the first line of the error, cut to a length that is read at a glance."""
+    """Return the first line of the error, cut to a readable length."""
     text = texts.safe_text(error)
     line = text.strip().partition("\n")[0][:300]
     name = type(error).__qualname__
@@ -164,7 +162,7 @@ def _summarize(error: BaseException) -> str:
 
 
 def _show(error: BaseException) -> None:
-    """Print the traceback, from the script's first frame on."""
+    """Print the traceback, starting at the script's first frame."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_frame.f_code.co_filename in _OURS:
         traceback = traceback.tb_next

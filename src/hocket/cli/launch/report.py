@@ -1,4 +1,4 @@
-"""The words for a failure: which rank was first, why, what it said last, and what to do."""
+"""The messages for a failure: the rank that failed first, the cause, its last output, and advice."""
 
 from __future__ import annotations
 
@@ -12,40 +12,39 @@ from hocket._base import texts
 from hocket.engine import descendants
 
 RACE_SECONDS = 1.0
-"""How much sooner than a killed rank another may seem to have failed, though it only lost its connection to it. The
-kernel closes a dying process's connections first, and tells us of its death later. A guess at how long that takes on a
-busy machine."""
+"""How long before a killed rank another rank may seem to fail, although it only lost its connection to the killed one.
+The kernel closes a dying process's connections first, and reports the death later. A guess for a busy machine."""
 
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT, signal.SIGFPE)
-"""What ends a process whose native code failed."""
+"""Signals that end a process after its native code failed."""
 
 _CAUSES = frozenset({signal.SIGKILL, *_CRASHES} - {signal.SIGABRT})
-"""Signals that no rank gets because another one failed. Native code that finds its peer gone may abort."""
+"""Signals that a rank never gets as a consequence of another failure. Native code may abort when its peer is gone."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """How a rank ended."""
+    """The end of a rank."""
 
     rank: int
     death: exceptions.Death
     ended_at: float
-    """When, by `time.monotonic`; for an error in Python, when it left the script."""
+    """The time of the end by `time.monotonic`; for an error in Python, the time when it left the script."""
     ran_s: float
     """How long the rank lived."""
     summary: str = ""
-    """The error that left the script, in one line; empty if there was none, or nobody knows."""
+    """The error that left the script, in one line; empty if there was none, or if it is unknown."""
     recorded: str = ""
-    """What the script wrote to TORCHELASTIC_ERROR_FILE."""
+    """The text that the script wrote to TORCHELASTIC_ERROR_FILE."""
 
     @property
     def is_failure(self) -> bool:
-        """Whether it ended badly, and not because we ended it."""
+        """Whether the rank failed, and the agent did not end it."""
         return self.death.exit_code != 0 and not self.death.expected
 
     @property
     def code(self) -> int:
-        """The exit code as a shell has it: 128 and the number of the signal, if one ended the rank."""
+        """The exit code in a shell: 128 plus the signal, if a signal ended the rank."""
         if self.death.signal_number is not None:
             return 128 + self.death.signal_number
         return self.death.exit_code or 0
@@ -56,8 +55,7 @@ class Ending:
 
 
 def find_first(endings: Sequence[Ending]) -> Ending:
-    """Return the failure that came first, the others are mostly its consequences; or a kill or a crash that was seen
-    just after it."""
+    """Return the first failure, which mostly causes the others; or a kill or crash seen just after it."""
     failures = sorted((ending for ending in endings if ending.is_failure), key=lambda ending: ending.ended_at)
     latest = failures[0].ended_at + RACE_SECONDS
     causes = (one for one in failures if one.death.signal_number in _CAUSES and one.ended_at <= latest)
@@ -65,7 +63,7 @@ def find_first(endings: Sequence[Ending]) -> Ending:
 
 
 def explain(endings: Sequence[Ending], *, attempt: int, max_restarts: int) -> str:
-    """Return the whole message on a launch that failed."""
+    """Return the whole message about a failed launch."""
     first = find_first(endings)
     peak = first.death.peak_rss_bytes
     tries = f", attempt {attempt + 1} of {max_restarts + 1}" if max_restarts else ""
@@ -85,7 +83,7 @@ def explain(endings: Sequence[Ending], *, attempt: int, max_restarts: int) -> st
 
 
 def announce_restart(endings: Sequence[Ending], *, attempt: int, max_restarts: int) -> str:
-    """Return the line that says why all ranks start again."""
+    """Return the line that explains why all ranks start again."""
     first = find_first(endings)
     return (
         f"hocket run: rank {first.rank} of {len(endings)} {first.describe()} after {first.ran_s:.1f} s; "
@@ -94,8 +92,7 @@ def announce_restart(endings: Sequence[Ending], *, attempt: int, max_restarts: i
 
 
 def tell_of_stragglers(endings: Sequence[Ending], living: Sequence[str], seconds: float) -> str:
-    """Return the line that says that some ranks go on though others ended so long ago: it may be meant, or they may
-    wait for ever."""
+    """Return the line about ranks that go on long after others ended. They may be meant to, or wait for ever."""
     ended = ", ".join(str(ending.rank) for ending in sorted(endings, key=lambda one: one.rank))
     return (
         f"hocket run: rank {ended} ended {seconds:.0f} s ago, and rank {', '.join(living)} goes on. If it waits for "
@@ -104,7 +101,7 @@ def tell_of_stragglers(endings: Sequence[Ending], living: Sequence[str], seconds
 
 
 def tell_of_server(ended: descendants.Ended) -> str:
-    """Return the line that says that the ranks have lost their store."""
+    """Return the line about the death of the ranks' store."""
     status = ended.exit_code if ended.signal_number is None else -ended.signal_number
     return (
         f"hocket run: the process that serves the store at MASTER_PORT (pid {ended.pid}) ended with status {status}; "
@@ -113,7 +110,7 @@ def tell_of_server(ended: descendants.Ended) -> str:
 
 
 def parse_recorded(data: bytes) -> str:
-    """Return the text of an error file in the form that torch writes; what has another form is returned as it is."""
+    """Return the text of an error file in torch's form; the content of any other file is returned unchanged."""
     text = data.decode(errors="replace").strip()
     try:
         message = json.loads(text)["message"]
@@ -127,7 +124,7 @@ def parse_recorded(data: bytes) -> str:
 
 
 def _describe_others(first: Ending, others: Sequence[Ending]) -> list[str]:
-    """Say in a line for each kind of end how the other ranks ended."""
+    """Return a line for each kind of ending of the other ranks."""
     kinds: dict[str, list[int]] = {}
     for ending in others:
         if ending.death.expected:

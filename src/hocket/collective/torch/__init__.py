@@ -1,15 +1,13 @@
-"""The backend ``"hocket"`` of torch.distributed: DistributedDataParallel, FSDP and plain ``dist.*`` calls over memory
-that ranks share.
+"""The backend ``"hocket"`` of torch.distributed: DDP, FSDP and plain ``dist.*`` calls over shared memory.
 
-`register` makes its name known; then ``dist.init_process_group("hocket", ...)`` and
-``dist.new_group(backend="hocket")`` work as they do with gloo.
+After `register`, ``dist.init_process_group("hocket", ...)`` and ``dist.new_group(backend="hocket")`` work as with gloo.
 
-Operations are done when the call returns, also with ``async_op=True``: with as many ranks as processors nobody would
-have time to do them meanwhile, and a thread for them costs more than most of them take. Only messages between two ranks
-may be under way. So ranks must call operations in the same order, as NCCL asks of them too.
+Operations are done when the call returns, even with ``async_op=True``: with as many ranks as processors, no processor
+would be free for them, and a thread costs more than most operations take. Only messages between two ranks may be under
+way. So ranks must call operations in the same order, as NCCL requires too.
 
-Between hosts the first ranks of the hosts meet over gloo: an all-reduce adds up inside each host, then between these,
-and hands the sum out inside each host again. Operations that are not worth that go over gloo as a whole.
+Between hosts, the first ranks of the hosts use gloo: an all-reduce adds up inside each host, then between these ranks,
+and distributes the sum inside each host. Operations where this does not pay use gloo between all ranks.
 """
 
 from importlib import import_module as _import_module

@@ -1,4 +1,4 @@
-"""The hosts of a process group's ranks: who shares memory, and what goes from one host to another."""
+"""The hosts of a process group's ranks: shared memory inside each host, gloo between them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hocket.collective.torch import tensors
 
 @final
 class TorchStore:
-    """A torch store as `hocket.collective.rendezvous` wants it."""
+    """An adapter of a torch store to the protocol of `hocket.collective.rendezvous`."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -29,7 +29,7 @@ class TorchStore:
     def read(self, key: str) -> str:
         """See `rendezvous.Store`."""
         ours = turns.get_optional_turns()
-        if ours is not None:  # torch would wait, and keep the turn
+        if ours is not None:  # torch would keep the turn during its wait
             ours.wait(lambda: bool(self._store.check([key])), f"waits for {key!r}", needs_rank=True)
         text: str = self._store.get(key).decode()
         return text
@@ -37,19 +37,19 @@ class TorchStore:
 
 @final
 class Hosts:
-    """Where the ranks of a process group are. Its operations are for ranks that are apart, on several hosts.
+    """The hosts of a process group's ranks. Its operations are for ranks on several hosts.
 
     Args:
-        store: Where the ranks meet.
+        store: The store where the ranks meet.
         rank: This rank.
-        size: How many there are.
-        timeout: How long an operation may wait for a rank.
+        size: The number of ranks.
+        timeout: The time that an operation may wait for a rank.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: dt.timedelta) -> None:
         self._rank = rank
         self._size = size
-        # A later group may be given the same store, as after `destroy_process_group`: each rank counts how often.
+        # A later group may get the same store, as after `destroy_process_group`, so each rank counts its groups.
         self._store: Any = dist.distributed_c10d.PrefixStore(f"meeting-{store.add(f'meetings/{rank}', 1)}", store)
         self._timeout = timeout
         words = TorchStore(self._store)
@@ -61,7 +61,7 @@ class Hosts:
             rendezvous.join(words, rank, mine, timeout_s=timeout.total_seconds()) if len(mine) > 1 else _Alone()
         )
         self.is_apart: Final = len(self._hosts) > 1
-        #: The first ranks of the hosts, in those; None in the others.
+        #: The group of the hosts' first ranks, in those ranks; None in the others.
         self._leaders = (
             self._build_gloo("leaders", self._host_of[rank], len(self._hosts))
             if self.is_apart and mine[0] == rank
@@ -74,13 +74,13 @@ class Hosts:
 
     @property
     def world(self) -> Any:
-        """All ranks over gloo, for what is not done in shared memory."""
+        """All ranks over gloo, for operations outside shared memory."""
         if self._world is None:
             self._world = self._build_gloo("world", self._rank, self._size)
         return self._world
 
     def all_reduce(self, flat: object, op: ReduceOp, calc: Arithmetic) -> None:
-        """Put the sum of all ranks' arrays, or what `op` makes of them, into each."""
+        """Put the sum of all ranks' arrays, or their combination by `op`, into each array."""
         inner = ReduceOp.SUM if op is ReduceOp.MEAN else op
         self.local.reduce(flat, 0, inner, calc)
         if self._leaders is not None:
@@ -91,7 +91,7 @@ class Hosts:
         self.local.broadcast(tensors.as_bytes(tensors.as_tensor(flat)), 0)
 
     def reduce(self, tensor: torch.Tensor, op: ReduceOp, root: int) -> None:
-        """Put the sum of all ranks' tensors, or what `op` makes of them, into that of the root."""
+        """Put the sum of all ranks' tensors, or their combination by `op`, into the root's tensor."""
         options = tensors.build_options(dist.ReduceOptions(), ReduceOp.SUM if op is ReduceOp.MEAN else op)
         options.rootRank = root
         self.world.reduce([tensor], options).wait()
@@ -99,7 +99,7 @@ class Hosts:
             tensor.div_(self._size)
 
     def broadcast(self, whole: torch.Tensor, data: Any, root: int, dtype: str) -> None:
-        """Put the root's tensor into that of each rank; `data` are its bytes."""
+        """Put the root's tensor into the tensor of each rank; `data` are the bytes of this rank's tensor."""
         home = self._host_of[root]
         is_home = self._host_of[self._rank] == home
         if is_home:

@@ -1,4 +1,4 @@
-"""The process group."""
+"""The process group of the backend ``"hocket"``."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ NAME: Final = "hocket"
 """The backend's name."""
 
 _MAX_SPARSE_DIMS: Final = 32
-"""How many dimensions a sparse tensor may have."""
+"""Number of dimensions that a sparse tensor may have."""
 
 
 def register() -> None:
-    """Make the backend known to torch.distributed. Can be called again."""
+    """Register the backend with torch.distributed. May be called repeatedly."""
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, ProcessGroup, devices=["cpu"])
 
@@ -38,14 +38,14 @@ class ProcessGroup(dist.ProcessGroup):
     Made by ``dist.init_process_group("hocket")`` and ``dist.new_group``.
 
     Args:
-        store: Where the ranks meet.
+        store: The store where the ranks meet.
         rank: This rank.
-        size: How many there are.
-        timeout: How long an operation may wait for a rank.
+        size: The number of ranks.
+        timeout: The time that an operation may wait for a rank.
     """
 
     def __init__(self, store: object, rank: int, size: int, timeout: dt.timedelta) -> None:
-        super().__init__(rank, size)  # type: ignore[call-arg]  # what Python subclasses call
+        super().__init__(rank, size)  # type: ignore[call-arg]  # the constructor for Python subclasses
         self._rank = rank
         self._size = size
         self._name = self._description = ""
@@ -53,7 +53,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._local: Any = self._hosts.local
         self._is_apart = self._hosts.is_apart
 
-    # --- what torch asks ----------------------------------------------------------------------------------------------
+    # --- torch's queries ----------------------------------------------------------------------------------------------
 
     def getBackendName(self) -> str:
         return NAME
@@ -66,7 +66,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """Where its tensors may be; torch.distributed.checkpoint moves to the first what it broadcasts."""
+        """The devices for tensors; torch.distributed.checkpoint moves tensors to the first before a broadcast."""
         return [torch.device("cpu")]
 
     def setGroupName(self, name: str) -> None:
@@ -161,7 +161,7 @@ class ProcessGroup(dist.ProcessGroup):
         traffic.count("reduce-scatter", output, self._size - 1)
         op, is_whole_mean = tensors.split_mean(tensors.find_op(opts), output)
         if self._is_apart:
-            # gloo's own takes no mean on all versions; adding up everything costs more and is always there
+            # gloo takes no mean in all versions; adding up everything costs more and always works
             whole = torch.cat([part.reshape(-1) for part in parts])
             self._all_reduce(whole, op)
             output.copy_(whole.chunk(self._size)[self._rank].view(output.shape))
@@ -313,7 +313,7 @@ class ProcessGroup(dist.ProcessGroup):
         return _Message(self._local, transfer, source, None if is_there else tensor)
 
     def recv_anysource(self, given: list[torch.Tensor], tag: int = 0) -> dist.Work:
-        """Receive from any rank; waits until one has sent."""
+        """Receive from any rank; wait until one has sent."""
         if self._is_apart:
             return self._hosts.world.recv_anysource(given, max(tag, 0))  # type: ignore[no-any-return]
         return self.recv(given, self._local.find_sender(tag), tag)
@@ -321,7 +321,7 @@ class ProcessGroup(dist.ProcessGroup):
 
 @final
 class _Done(dist.Work):
-    """A handle by which torch waits for an operation; here the operation is over, as most are."""
+    """A handle of an operation that is over, as most are when their call returns."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         super().__init__()
@@ -333,22 +333,22 @@ class _Done(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def is_success(self) -> bool:
-        """It is: what fails raises in the call itself."""
+        """Return True: a failed operation raises in the call itself."""
         return True
 
     def synchronize(self) -> None:
         """Do nothing: there is no stream."""
 
     def result(self) -> list[torch.Tensor]:
-        """Return the tensors that it was about."""
+        """Return the operation's tensors."""
         return list(self._tensors)
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """Return a future that has these tensors."""
+        """Return a completed future with the tensors."""
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         future.set_result(list(self._tensors))
         return future
@@ -356,7 +356,7 @@ class _Done(dist.Work):
 
 @final
 class _Message(dist.Work):
-    """A message that may be under way."""
+    """A handle of a message that may be under way."""
 
     def __init__(
         self,
@@ -369,13 +369,13 @@ class _Message(dist.Work):
         self._group = group
         self._transfer = transfer
         self._other = other
-        #: A buffer beside each tensor that is not contiguous; its contents are copied into the tensor in the end.
+        #: The tensor to fill at the end, if it is not contiguous and a buffer receives the message.
         self._target = target
         self._received = torch.from_numpy(transfer.array)
         traffic.note_sizes([self._received])
 
     def wait(self, timeout: dt.timedelta | None = None) -> bool:
-        """Wait until it has been sent, or received."""
+        """Wait until the message has been sent or received."""
         self._group.finish(self._transfer, self._other)
         target, self._target = self._target, None
         if target is not None:
@@ -383,27 +383,28 @@ class _Message(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether it is over."""
+        """Return whether the message is over."""
         self._group.messages.progress()
         return self._transfer.is_done
 
     def is_success(self) -> bool:
-        """Whether it is over, and has not failed."""
+        """Return whether the message is over, and has not failed."""
         return self._transfer.is_done and self._transfer.error is None
 
     def _source_rank(self) -> int:
         return self._other
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """Wait, and return a future that has the tensor."""
+        """Wait; return a completed future with the tensor."""
         self.wait()
         return _Done([self._received]).get_future()
 
 
 def _reduce_sparse(group: Any, tensor: torch.Tensor, op: ReduceOp) -> None:
-    """Put the sum or the mean of all ranks' tensors into each. They have one shape, and as many entries as they like.
-    Costs two messages: how many entries each rank has, and the entries, filled up to the longest. Each rank adds them
-    up in the order of the ranks."""
+    """Put the sum or the mean of all ranks' sparse tensors, of one shape, into each.
+
+    This costs two messages: each rank's number of entries, and the entries, padded to the largest number. Each rank
+    adds them up in the order of the ranks."""
     if op not in (ReduceOp.SUM, ReduceOp.MEAN):
         raise ValueError(
             f"Sparse tensors can be summed or averaged, but received op={op.name}. Make them dense with .to_dense() "
@@ -447,14 +448,14 @@ def _gather(group: Any, tensor: torch.Tensor) -> list[torch.Tensor]:
     return parts
 
 
-# The compiler compiles also the callees of a compiled function, those in C++ too: DistributedDataParallel's forward and
-# backward pass inside a compiled step call the process group. The compiler cannot trace what happens there, and says so
-# with an internal error. ``torch.compiler.disable`` spares a method, but importing the compiler takes more than a
-# second, so the methods are marked when it is there: by the first operation outside compiled code after that.
-# DistributedDataParallel imports it and broadcasts when it is made, so for training this is early enough. Open hole: a
-# program that compiles its own ``dist.*`` calls, and has called none before outside compiled code.
+# torch's compiler also compiles the callees of a compiled function, including those called from C++. The forward and
+# backward pass of DistributedDataParallel in a compiled step call the process group, which the compiler cannot trace:
+# it fails with an internal error. ``torch.compiler.disable`` exempts a method, but importing the compiler takes more
+# than a second. So the methods are marked once the compiler is loaded, by the first operation outside compiled code
+# after that. DistributedDataParallel imports it and broadcasts during its construction, so for training this is early
+# enough. Open hole: a program that compiles its own ``dist.*`` calls, and has made none before outside compiled code.
 def _spare_compiler(kind: type, *names: str) -> None:
-    """Have the compiler leave a class's methods alone, from the first call on that finds it loaded."""
+    """Exempt a class's methods from the compiler, from the first call that finds the compiler loaded."""
     methods = {name: getattr(kind, name) for name in names}
 
     def mark() -> None:

@@ -1,4 +1,4 @@
-"""Tensors as arrays that look into them, and torch's arithmetic."""
+"""Arrays that share the memory of torch tensors, and torch's arithmetic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NUMPY_DTYPES: Final = frozenset(
         *(torch.uint16, torch.uint32, torch.uint64),  # torch itself adds none of these
     }
 )
-"""What numpy adds as fast as torch, and with less to do for each call."""
+"""The dtypes that numpy adds as fast as torch, with less overhead in each call."""
 
 TORCH: Final = Arithmetic(
     name="torch",
@@ -47,11 +47,11 @@ TORCH: Final = Arithmetic(
     divide=torch.div,
     is_inexact=lambda dtype: dtype.is_floating_point or dtype.is_complex,
 )
-"""For dtypes that numpy lacks or is slow at: bfloat16, float16, complex numbers, bools."""
+"""The arithmetic of dtypes that numpy lacks or handles slowly: bfloat16, float16, complex numbers, bools."""
 
 
 class Targets:
-    """Tensors as arrays of bytes to be written into; those that are not contiguous are written afterwards."""
+    """Tensors as writable arrays of bytes. Tensors that are not contiguous are filled at the end of the block."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._tensors = [tensor.detach() for tensor in tensors]
@@ -81,16 +81,16 @@ def find_op(opts: Any) -> ReduceOp:
 
 
 def split_mean(op: ReduceOp, tensor: torch.Tensor) -> tuple[ReduceOp, bool]:
-    """Return the operation, and whether the result is to be divided afterwards: the mean of whole numbers is their
-    sum, divided and rounded towards 0, as NCCL has it."""
+    """Return the operation, and whether the result must be divided afterwards: the mean of integers is their sum,
+    divided and rounded towards 0, as in NCCL."""
     if op is ReduceOp.MEAN and tensor.dtype is not torch.bool and not TORCH.is_inexact(tensor.dtype):
         return ReduceOp.SUM, True
     return op, False
 
 
 def divide_whole(tensor: torch.Tensor, size: int) -> None:
-    """Divide whole numbers, rounding towards 0."""
-    if tensor.dtype in (torch.uint16, torch.uint32, torch.uint64):  # torch cannot
+    """Divide integers, rounding towards 0."""
+    if tensor.dtype in (torch.uint16, torch.uint32, torch.uint64):  # torch cannot divide these
         tensor.copy_(torch.from_numpy(tensor.numpy() // size))
     else:
         tensor.div_(size, rounding_mode="trunc")
@@ -102,7 +102,7 @@ def build_options(options: Any, op: ReduceOp) -> Any:
 
 
 def lay_flat(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a one-dimensional, contiguous tensor of the same numbers: itself, or a look into it, if it can be."""
+    """Return a one-dimensional, contiguous tensor with the numbers of a tensor: itself or a view, if possible."""
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         _refuse(tensor)
     if tensor.requires_grad:
@@ -113,7 +113,7 @@ def lay_flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def as_array(flat: torch.Tensor) -> tuple[Any, Arithmetic]:
-    """Return an array that looks into what `lay_flat` has returned, and what adds such arrays."""
+    """Return an array that shares the memory of a tensor from `lay_flat`, and the arithmetic of such arrays."""
     return (flat.numpy(), arithmetic.NUMPY) if flat.dtype in _NUMPY_DTYPES else (flat, TORCH)
 
 
@@ -122,26 +122,26 @@ def as_tensor(flat: object) -> torch.Tensor:
 
 
 def put_back(tensor: torch.Tensor, flat: torch.Tensor) -> None:
-    """Copy the numbers into the tensor, if they are not there yet."""
+    """Copy the numbers into the tensor, unless they share its memory."""
     if flat is not tensor and flat.data_ptr() != tensor.data_ptr():
         tensor.detach().copy_(flat.view(tensor.shape))
 
 
 def lay_out(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a contiguous tensor of the same numbers: itself, if it is one whose memory has them as they are."""
+    """Return a contiguous tensor with the numbers of a tensor: itself, if its memory holds them unchanged."""
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         _refuse(tensor)
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def as_bytes(tensor: torch.Tensor) -> object:
-    """Return the bytes of a contiguous tensor as an array that looks into it."""
+    """Return the bytes of a contiguous tensor as an array that shares its memory."""
     return _straighten(tensor).view(torch.uint8).numpy()
 
 
 def _straighten(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the numbers in a row, without a copy if they lie in one. (torch calls a tensor of one number contiguous
-    whatever its strides are.)"""
+    """Return the numbers as a one-dimensional tensor, without a copy if they are contiguous. (torch calls a tensor of
+    one number contiguous whatever its strides are.)"""
     return tensor.resolve_conj().resolve_neg().contiguous().as_strided((tensor.numel(),), (1,))
 
 

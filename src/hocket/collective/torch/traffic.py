@@ -1,9 +1,9 @@
-"""How many bytes this process has received in collectives of torch, by kind.
+"""Counts the bytes that this process has received in torch collectives, by kind.
 
-Counted as `hocket.mesh` counts what a relayout moves, by what the ranks must exchange and not by how they do it: an
-all-reduce of n bytes among k ranks is 2 n (k - 1) / k. Messages between two ranks, broadcasts and barriers are not in
-it. Counting takes well under a microsecond a collective. It also knows the largest tensor that was in an operation of
-any kind: ranks that share what they learn exchange something as large as a parameter.
+The counts follow `hocket.mesh`: they are the bytes that ranks must exchange, whatever the method. An all-reduce of n
+bytes among k ranks counts 2 n (k - 1) / k. Messages between two ranks, broadcasts and barriers do not count. Counting
+takes well under a microsecond a collective. The module also remembers the largest tensor in an operation of any kind:
+ranks that share their training exchange tensors as large as a parameter.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ _largest = [0]
 
 
 def note_sizes(tensors: Iterable[torch.Tensor]) -> None:
-    """Note that these were in an operation, of whatever kind."""
+    """Note the sizes of tensors in an operation of any kind."""
     for tensor in tensors:
         _largest[0] = max(_largest[0], tensor.numel())
 
 
 def find_largest() -> int:
-    """Return how many numbers the largest tensor had that was in an operation until now."""
+    """Return the number of elements of the largest tensor in an operation so far."""
     return _largest[0]
 
 
 def forget_sizes() -> None:
-    """Have `find_largest` begin again."""
+    """Reset `find_largest`."""
     _largest[0] = 0
 
 
 def count(kind: str, tensor: torch.Tensor, times: int, parts: int = 1) -> None:
-    """Note that this rank receives a tensor's bytes so many times, or so many of its parts."""
+    """Count a tensor's bytes as received, multiplied by `times` and divided by `parts`."""
     _received[kind] += tensor.nbytes * times // parts
 
 
 def read() -> dict[str, int]:
-    """Return the bytes received until now, by kind."""
+    """Return the bytes received so far, by kind."""
     return dict(_received)
 
 
 def read_total() -> int:
-    """Return the bytes received until now."""
+    """Return the bytes received so far."""
     return sum(_received.values())

@@ -1,6 +1,6 @@
-"""Aggregates: numbers that say something of many values, such as their sum.
+"""Aggregates: numbers that summarise many values, such as their sum.
 
-Those of `sql` are computed by the engine for tables, those of `accumulating` by Python functions.
+The table engine computes the aggregates of `sql`, and Python functions compute those of `accumulating`.
 """
 
 from hocket._base import missing as _missing

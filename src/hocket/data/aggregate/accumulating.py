@@ -1,7 +1,6 @@
-"""Aggregates that Python functions compute: of the rows of each block first, and then of what was made of the blocks,
-in their order.
+"""Aggregates that Python functions compute: first from the rows of each block, then from the blocks' results in order.
 
-They are slower than those of `sql`, and for what these do not have.
+They are slower than the aggregates of `sql`, and exist for results that those do not have.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from hocket.data import blocks, columns, reading
 class Accumulating(abc.ABC):
     """The base of all accumulating aggregates.
 
-    What is made of rows (an accumulation) is sent between tasks, so it is something that can be pickled.
+    An *accumulation* is the intermediate result of some rows. It is sent between tasks, so it has to be picklable.
     """
 
     name: str
-    """What the result is called."""
+    """Name of the result."""
 
     @abc.abstractmethod
     def begin(self, key: object) -> Any:
-        """Return what is made of no rows.
+        """Return the accumulation of no rows.
 
         Args:
             key: The key of the group: a value, a tuple of them, or None.
@@ -37,31 +36,31 @@ class Accumulating(abc.ABC):
 
     @abc.abstractmethod
     def add(self, made: Any, block: blocks.Block) -> Any:
-        """Return what was made of rows before, with these rows."""
+        """Return an accumulation extended by these rows."""
 
     @abc.abstractmethod
     def merge(self, first: Any, second: Any) -> Any:
-        """Return what was made of some rows and what was made of others as one."""
+        """Return two accumulations as one."""
 
     @abc.abstractmethod
     def finish(self, made: Any) -> Any:
-        """Return the result."""
+        """Return the result of an accumulation."""
 
 
 @final
 class AggregateFn(Accumulating):
-    """An aggregate of a user's functions.
+    """An aggregate that consists of a user's functions.
 
     Args:
-        init: Takes the key of a group, and returns what is made of no rows.
-        merge: Takes two of these and returns one.
-        name: What the result is called.
-        accumulate_row: Takes what was made and a row, and returns what is made of both.
-        accumulate_block: The same with an Arrow table, in the place of `accumulate_row`.
-        finalize: Takes what was made of all rows, and returns the result. Default: it is the result.
+        init: Takes the key of a group, and returns the accumulation of no rows.
+        merge: Takes two accumulations, and returns one.
+        name: Name of the result.
+        accumulate_row: Takes an accumulation and a row, and returns the extended accumulation.
+        accumulate_block: Takes an accumulation and an Arrow table. Used in the place of `accumulate_row`.
+        finalize: Takes the accumulation of all rows, and returns the result. Default: the accumulation is the result.
 
     Raises:
-        TypeError: Something is no function, or both or neither of the two are given.
+        TypeError: A value is not a function, or both or neither of `accumulate_row` and `accumulate_block` are given.
 
     Example:
         >>> from hocket import data
@@ -101,11 +100,11 @@ class AggregateFn(Accumulating):
         self._row, self._block = accumulate_row, accumulate_block
 
     def begin(self, key: Any) -> Any:
-        """Return what is made of no rows."""
+        """Return the accumulation of no rows."""
         return self._init(key)
 
     def add(self, made: Any, block: blocks.Block) -> Any:
-        """Return what was made of rows before, with these rows."""
+        """Return an accumulation extended by these rows."""
         if self._block is not None:
             return self._block(made, block.to_batch("pyarrow"))
         if self._row is not None:
@@ -114,11 +113,11 @@ class AggregateFn(Accumulating):
         return made
 
     def merge(self, first: Any, second: Any) -> Any:
-        """Return what was made of some rows and what was made of others as one."""
+        """Return two accumulations as one."""
         return self._merge(first, second)
 
     def finish(self, made: Any) -> Any:
-        """Return the result."""
+        """Return the result of an accumulation."""
         return self._finalize(made)
 
 
@@ -126,10 +125,10 @@ class AggregateFnV2(Accumulating):
     """An aggregate that a user writes as a class.
 
     Args:
-        name: What the result is called.
-        zero_factory: Returns what is made of no rows.
-        on: The column, for the class that is derived from this one.
-        ignore_nulls: The same: whether missing values count as not there.
+        name: Name of the result.
+        zero_factory: Returns the accumulation of no rows.
+        on: The column, for the derived class.
+        ignore_nulls: Whether to ignore missing values, for the derived class.
     """
 
     def __init__(
@@ -141,42 +140,42 @@ class AggregateFnV2(Accumulating):
         self._ignore_nulls = ignore_nulls
 
     def get_target_column(self) -> str | None:
-        """Return the column."""
+        """Return the name of the column."""
         return self._target_col_name
 
     @abc.abstractmethod
     def aggregate_block(self, block: Any) -> Any:
-        """Return what is made of an Arrow table."""
+        """Return the accumulation of an Arrow table."""
 
     @abc.abstractmethod
     def combine(self, current_accumulator: Any, new: Any) -> Any:
-        """Return what was made of some rows and what was made of others as one."""
+        """Return two accumulations as one."""
 
     def finalize(self, accumulator: Any) -> Any:
-        """Return the result. If it is not overridden, it is what was made of all rows."""
+        """Return the result of the accumulation of all rows. Default: the accumulation itself."""
         return accumulator
 
     def begin(self, key: Any) -> Any:
-        """Return what is made of no rows."""
+        """Return the accumulation of no rows."""
         return self._zero()
 
     def add(self, made: Any, block: blocks.Block) -> Any:
-        """Return what was made of rows before, with these rows."""
+        """Return an accumulation extended by these rows."""
         if self._target_col_name is not None:
             blocks.check_columns([self._target_col_name], list(block.columns))
         return self.combine(made, self.aggregate_block(block.to_batch("pyarrow")))
 
     def merge(self, first: Any, second: Any) -> Any:
-        """Return what was made of some rows and what was made of others as one."""
+        """Return two accumulations as one."""
         return self.combine(first, second)
 
     def finish(self, made: Any) -> Any:
-        """Return the result."""
+        """Return the result of an accumulation."""
         return self.finalize(made)
 
 
 class _Counting(Accumulating):
-    """How often each value comes, in the order in which they come first."""
+    """The count of each value, in the order in which values come first."""
 
     def __init__(self, on: str, name: str) -> None:
         self.on = _check_name(type(self).__name__, on)
@@ -199,11 +198,11 @@ class _Counting(Accumulating):
 
 @final
 class ValueCounter(_Counting):
-    """How often each value comes: a dict of ``values``, in the order in which they come first, and their ``counts``.
+    """The count of each value: a dict of ``values``, in the order in which they come first, and their ``counts``.
 
     Args:
         on: The column.
-        alias_name: What the result is called. Default: ``value_counter(x)``.
+        alias_name: Name of the result. Default: ``value_counter(x)``.
 
     Example:
         >>> from hocket import data
@@ -216,20 +215,21 @@ class ValueCounter(_Counting):
         super().__init__(on, alias_name or f"value_counter({on})")
 
     def finish(self, made: dict[Any, int]) -> dict[str, list[Any]]:
-        """Return the result."""
+        """Return the result of an accumulation."""
         return {"counts": list(made.values()), "values": list(map(_thaw, made))}
 
 
 @final
 class ApproximateTopK(_Counting):
-    """The most frequent values: a list of dicts, each with a value, under the column's name, and its ``count``. Here it
-    is exact; of values that are equally frequent, those that come first. Missing values do not count.
+    """The most frequent values: a list of dicts, each with a value, under the column's name, and its ``count``.
+
+    Despite the name it is exact. Among equally frequent values, earlier ones win. Missing values do not count.
 
     Args:
         on: The column.
-        k: How many.
+        k: Number of values.
         log_capacity: For programs written for Ray: has no effect.
-        alias_name: What the result is called. Default: ``approx_topk(x)``.
+        alias_name: Name of the result. Default: ``approx_topk(x)``.
 
     Raises:
         ValueError: `k` is less than 1.
@@ -244,7 +244,7 @@ class ApproximateTopK(_Counting):
         return not columns.is_missing(_thaw(value))
 
     def finish(self, made: dict[Any, int]) -> list[dict[str, Any]]:
-        """Return the result."""
+        """Return the result of an accumulation."""
         best = sorted(made.items(), key=lambda pair: -pair[1])[: self.k]
         return [{self.on: _thaw(value), "count": count} for value, count in best]
 
@@ -252,7 +252,7 @@ class ApproximateTopK(_Counting):
 @final
 @dataclass(frozen=True)
 class _Frozen:
-    """A list, an array, a dict or NaN, as a value that can be counted."""
+    """A list, an array, a dict or NaN, as a hashable value for counting."""
 
     kind: type
     values: tuple[Any, ...] = ()

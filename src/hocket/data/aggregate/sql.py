@@ -1,10 +1,8 @@
-"""Aggregates: numbers that say something of many values, such as their sum.
+"""Aggregates as expressions of SQL for the table engine (`relations`).
 
-Each is computed in two parts, so that blocks are worked on alone and beside each other: of each block's values first,
-and then of what was made of the blocks, in their order. So the digits do not depend on how many tasks there are. An
-aggregate that needs all values at once has no parts.
-
-What they are made of are expressions of SQL, for the engine for tables (`relations`).
+Each aggregate is computed in two parts: first from the values of each block, and then from the blocks' results in
+order. So tasks can work on blocks independently, and the digits do not depend on the number of tasks. An aggregate that
+needs all values at once has no parts.
 """
 
 from __future__ import annotations
@@ -23,12 +21,12 @@ class Aggregation(abc.ABC):
 
     Args:
         on: The column.
-        ignore_nulls: Whether missing values, NaN among them, count as not there. If not, the aggregate of values of
-            which one is missing is missing.
-        alias_name: What the result is called. Default: ``sum(x)``, with the aggregate's and the column's name.
+        ignore_nulls: Whether to ignore missing values, including NaN. If not, one missing value makes the aggregate
+            missing.
+        alias_name: Name of the result. Default: ``sum(x)``, with the aggregate's and the column's name.
 
     Raises:
-        TypeError: The column is no name.
+        TypeError: The column is not a name.
     """
 
     on: str | None = None
@@ -36,11 +34,11 @@ class Aggregation(abc.ABC):
     alias_name: str | None = None
 
     word: ClassVar[str]
-    """How it is called."""
+    """Name of the aggregate."""
     needs_numbers: ClassVar[bool] = True
     """Whether the column must hold numbers."""
     keeps_type: ClassVar[bool] = False
-    """Whether the result is of the column's type."""
+    """Whether the result has the column's type."""
     gives_list: ClassVar[bool] = False
     """Whether the result is a list of values of the column's type."""
 
@@ -61,37 +59,37 @@ class Aggregation(abc.ABC):
 
     @property
     def name(self) -> str:
-        """The result's name."""
+        """Name of the result."""
         return self.alias_name or f"{self.word}({self.on or ''})"
 
     @abc.abstractmethod
     def make(self, value: str) -> str:
-        """Return the aggregate of all values.
+        """Return the expression of the aggregate of all values.
 
         Args:
-            value: The expression of a value, which is NULL if it is missing.
+            value: The expression of a value, with NULL for a missing value.
         """
 
     def list_parts(self, value: str) -> Sequence[str] | None:
-        """Return what is made of the values of a block; None if that does not help."""
+        """Return the expressions of a block's parts; None if the aggregate has no parts."""
         return None
 
     def merge(self, parts: Sequence[str], keys: Sequence[str]) -> str:
-        """Return the aggregate of all values, of the columns that hold the parts of each block.
+        """Return the expression of the aggregate from the columns that hold the blocks' parts.
 
         Args:
-            parts: The columns.
+            parts: The columns of the parts.
             keys: The columns of the group's key.
         """
         raise NotImplementedError
 
     def add_columns(self, parts: Sequence[str], keys: Sequence[str]) -> Sequence[tuple[str, str]]:
-        """Return columns that `merge` needs beside the parts: the end of their names, and their expressions."""
+        """Return columns that `merge` needs besides the parts: the ends of their names, and their expressions."""
         return ()
 
 
 def _set(one: Aggregation, **values: object) -> None:
-    """Set the fields of an aggregate whose arguments are in Ray's order, and check them."""
+    """Set and check the fields of an aggregate whose arguments are in Ray's order."""
     for name, value in values.items():
         object.__setattr__(one, name, value)
     Aggregation.__post_init__(one)
@@ -100,7 +98,7 @@ def _set(one: Aggregation, **values: object) -> None:
 @final
 @dataclass(frozen=True)
 class Count(Aggregation):
-    """How many rows there are; with a column and ``ignore_nulls=True``, how many have a value there.
+    """The number of rows; with a column and ``ignore_nulls=True``, the number of its values.
 
     Example:
         >>> from hocket import data
@@ -163,7 +161,7 @@ class _Extreme(Aggregation):
 @final
 @dataclass(frozen=True)
 class Min(_Extreme):
-    """The least value: of numbers, texts, times."""
+    """The least value of numbers, texts or times."""
 
     word: ClassVar[str] = "min"
 
@@ -171,7 +169,7 @@ class Min(_Extreme):
 @final
 @dataclass(frozen=True)
 class Max(_Extreme):
-    """The greatest value: of numbers, texts, times."""
+    """The greatest value of numbers, texts or times."""
 
     word: ClassVar[str] = "max"
 
@@ -215,11 +213,11 @@ class Mean(Aggregation):
 class Std(Aggregation):
     """The standard deviation, a float.
 
-    The parts are merged as Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
-    Variances" (1979), so that a large mean costs no digits.
+    Parts are merged by the formula of Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for
+    Computing Sample Variances" (1979). So a large mean costs no digits.
 
     Args:
-        ddof: What is taken off the number of values before dividing: 1 for a sample, 0 for all there are.
+        ddof: The number that is subtracted from the count before the division: 1 for a sample, 0 for all values.
     """
 
     ddof: int = 1
@@ -255,13 +253,13 @@ class Std(Aggregation):
 @final
 @dataclass(frozen=True, init=False)
 class Quantile(Aggregation):
-    """The value below which a part of the values lies; between two values, in proportion.
+    """The value below which a given share of the values lies, interpolated between two values.
 
     Args:
-        q: Which part, from 0 to 1. 0.5 is the median.
+        q: The share, from 0 to 1. 0.5 is the median.
 
     Raises:
-        ValueError: The part is none.
+        ValueError: `q` is not from 0 to 1.
     """
 
     q: float = 0.5
@@ -282,7 +280,7 @@ class Quantile(Aggregation):
 @final
 @dataclass(frozen=True)
 class CountDistinct(Aggregation):
-    """How many different values there are. A missing one counts as one more with ``ignore_nulls=False``."""
+    """The number of different values. With ``ignore_nulls=False``, missing values count as one more."""
 
     word: ClassVar[str] = "count_distinct"
     needs_numbers: ClassVar[bool] = False
@@ -295,8 +293,8 @@ class CountDistinct(Aggregation):
 @final
 @dataclass(frozen=True)
 class Unique(Aggregation):
-    """The different values, in order, as a list; a missing one last, unless ``ignore_nulls=True``. With
-    ``encode_lists=True`` those of a column's lists, without missing ones."""
+    """The different values as a list, in order, with a missing value last, unless ``ignore_nulls=True``. With
+    ``encode_lists=True``, the different values in a column's lists, without missing ones."""
 
     ignore_nulls: bool = False
     encode_lists: bool | None = None
@@ -314,7 +312,7 @@ class Unique(Aggregation):
 @final
 @dataclass(frozen=True, init=False)
 class AsList(Aggregation):
-    """All values, in the order of the rows, as a list. Missing ones are left out with ``ignore_nulls=True``."""
+    """All values as a list, in the order of the rows. With ``ignore_nulls=True``, missing values are left out."""
 
     word: ClassVar[str] = "list"
 
@@ -331,7 +329,7 @@ class AsList(Aggregation):
 @final
 @dataclass(frozen=True, init=False)
 class MissingValuePercentage(Aggregation):
-    """How many of 100 values are missing, a float."""
+    """The percentage of missing values, a float."""
 
     word: ClassVar[str] = "missing_pct"
 
@@ -353,7 +351,7 @@ class MissingValuePercentage(Aggregation):
 @final
 @dataclass(frozen=True)
 class ZeroPercentage(Aggregation):
-    """How many of 100 values are zero, a float. Missing values do not count, unless ``ignore_nulls=False``."""
+    """The percentage of zeros, a float. Missing values do not count, unless ``ignore_nulls=False``."""
 
     word: ClassVar[str] = "zero_pct"
 
@@ -373,14 +371,14 @@ class ZeroPercentage(Aggregation):
 @final
 @dataclass(frozen=True, init=False)
 class ApproximateQuantile(Aggregation):
-    """Several quantiles, as a list; see `Quantile`. Here they are exact.
+    """Several quantiles, as a list; see `Quantile`. Despite the name they are exact.
 
     Args:
-        quantiles: Which parts, from 0 to 1.
+        quantiles: The shares, from 0 to 1.
         quantile_precision: For programs written for Ray: has no effect.
 
     Raises:
-        ValueError: A part is none.
+        ValueError: There is no share, or one is not from 0 to 1.
     """
 
     quantiles: tuple[float, ...] = (0.5,)

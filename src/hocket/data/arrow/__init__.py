@@ -1,9 +1,9 @@
-"""Arrow, which enters here: columns that are no plain numbers, their types, tables, and the files that Arrow reads.
+"""Arrow: columns that are not plain numbers, their types, tables, and the files that Arrow reads.
 
-A column of strings, lists, times or missing values is an Arrow array, because numpy could hold it as Python objects
-only: these are pickled one by one, where an Arrow array travels as a few buffers and is read in place. Where Arrow is
-not installed such columns are numpy arrays of objects, and do the same more slowly; only functions of Arrow itself
-(files, tables) need it.
+A column of strings, lists, times or missing values is an Arrow array, because numpy could hold it only as Python
+objects. Python objects are pickled one by one, while an Arrow array travels as a few buffers and is read in place. If
+Arrow is not installed, such columns are numpy arrays of objects, which do the same more slowly. Only Arrow's own
+functions (files, tables) need Arrow.
 """
 
 from hocket.data.arrow.building import build_array as build_array

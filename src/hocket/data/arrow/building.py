@@ -1,10 +1,10 @@
-"""Columns as Arrow arrays: made of Python's values and numpy's, and made another type's where none changes.
+"""Columns as Arrow arrays: built from Python's and numpy's values, and converted to other types without a change.
 
-A column may have each different value once, in a dictionary, which is how pandas' categories come. These say more than
-the values: which there could be, and in which order. So they stay with a column, also those that no row has. Columns
-that become one have the categories of all, each in the place where it comes first. If they are ordered, the order is
-one that agrees with all of theirs; where there is none, that is an error. The numbers of the categories become wider if
-there are too many for them.
+A column may hold each different value once, in a dictionary. pandas' categories arrive in this form. Categories say
+more than the values: which values are possible, and in which order. So they stay with a column, also those that no row
+has. A join of columns has the categories of all columns, each in the place where it comes first. If categories are
+ordered, the order of the join agrees with the orders of all columns; if there is no such order, that is an error. The
+numbers of the categories get a wider type if there are too many for the old one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from hocket.data.arrow import kinds, tensors
 
 
 def get_optional_array(values: Sequence[object] | kinds.Array, kind: object = None) -> object:
-    """Return Python objects as an Arrow array, of a type or of the one that Arrow finds for them. None without Arrow,
-    or where Arrow has no type that keeps each as it is."""
+    """Return Python objects as an Arrow array, of the given type or of the type that Arrow infers. Return None without
+    Arrow, or if no type of Arrow's keeps each object unchanged."""
     pa = kinds.get_optional()
     if pa is None:
         return None
@@ -43,13 +43,12 @@ def get_optional_array(values: Sequence[object] | kinds.Array, kind: object = No
 
 
 def _list_refusals(pa: Any) -> tuple[type[Exception], ...]:
-    """Return what Arrow raises for values that it has no type for. A TypeError is Python's own, too: of infinite
-    decimals."""
+    """Return Arrow's errors for values without an Arrow type. TypeError is Python's own, too, for infinite decimals."""
     return TypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError, OverflowError, UnicodeEncodeError
 
 
 def _is_changed(found: Any, values: Sequence[object]) -> bool:
-    """Return whether Arrow has made values of one kind of those of another: dates of times, bytes of texts."""
+    """Return whether Arrow has changed the kind of a value: a time into a date, a text into bytes."""
     types = kinds.load("A column").types
     if types.is_timestamp(found.type):
         zones = {getattr(value, "tzinfo", None) is None for value in values if value is not None}
@@ -65,24 +64,24 @@ def _is_moment(kind: Any) -> bool:
 
 
 def _holds(kind: Any, is_wanted: Callable[[Any], bool]) -> bool:
-    """Return whether a type of Arrow's is of some kind, or has one of it inside."""
+    """Return whether a type of Arrow's is of the wanted kind, or contains such a type."""
     return is_wanted(kind) or any(_holds(kind.field(at).type, is_wanted) for at in range(kind.num_fields))
 
 
 def _loses_zones(found: Any, values: Iterable[object]) -> bool:
-    """Return whether values are times of day with a zone, or have such inside, of which Arrow has kept none."""
+    """Return whether values are, or contain, times of day with a zone, which Arrow drops."""
     return _holds(found.type, kinds.load("A column").types.is_time) and any(map(_has_zone, values))
 
 
 def _has_zone(value: object) -> bool:
-    """Return whether a value is, or has inside, a time of day with a zone."""
+    """Return whether a value is, or contains, a time of day with a zone."""
     if isinstance(value, Mapping | list | tuple | set | frozenset):
         return any(map(_has_zone, value.values() if isinstance(value, Mapping) else value))
     return isinstance(value, dt.time) and value.tzinfo is not None
 
 
 def _list_units(value: object) -> Iterator[str]:
-    """Give the units of pandas' times in a value."""
+    """Yield the units of pandas' times in a value."""
     if isinstance(value, Mapping | list | tuple):
         for inner in value.values() if isinstance(value, Mapping) else value:
             yield from _list_units(inner)
@@ -125,7 +124,7 @@ def convert(name: str, column: Any, kind: Any) -> Any:
     """Return a column as an Arrow array of a type that `unify` has found for it.
 
     Raises:
-        TypeError: A value would change, such as a whole number that no float is equal to.
+        TypeError: A value would change, such as a whole number that no float equals.
     """
     pa = kinds.load("A column")
     found = build_array(name, column)
@@ -161,7 +160,7 @@ def _convert_tensors(pa: Any, arrays: Sequence[kinds.Array | None], kind: Any) -
 
 
 def refine_arrays(table: Any) -> Any:
-    """Return a table whose arrays have no times in seconds, which Parquet has not."""
+    """Return a table whose arrays have no times in seconds, which Parquet lacks."""
     pa = kinds.load("A table")
     for at, field in enumerate(table.schema):
         if getattr(field.type, "kind", None) == pa.timestamp("s"):
@@ -180,13 +179,13 @@ def _is_empty(column: Any) -> bool:
 
 
 def recast(column: Any, original: Any, *, keeps_zones: bool) -> Any:
-    """Return values as the type of an Arrow array that Python's values, or numpy's, do not tell, if they are of its
-    family and each fits; else as they are. If it has categories, these are theirs."""
+    """Return a column in the type of the original Arrow array, if both types are of one family and each value fits;
+    else the column unchanged. Values of Python's or numpy's do not show this type. Categories are the original's."""
     pa = kinds.load("A column")
     kind = original.type
     if not pa.types.is_dictionary(kind):
         return _recast(column, kind, keeps_zones=keeps_zones)
-    if isinstance(column, pa.DictionaryArray):  # the function has said which categories there are
+    if isinstance(column, pa.DictionaryArray):  # the function has chosen the categories itself
         is_own = _recast(column.dictionary, kind.value_type, keeps_zones=keeps_zones).type == kind.value_type
         wanted = pa.dictionary(kind.index_type, kind.value_type, column.type.ordered)
         return _convert_categories(column, wanted) if is_own else column
@@ -195,7 +194,7 @@ def recast(column: Any, original: Any, *, keeps_zones: bool) -> Any:
         found = build_array("", found)
     if getattr(found, "type", None) != kind.value_type or not is_categorical(kind):
         return column
-    is_other = kind.ordered and not _has_all(found, original.dictionary)  # it has no place in the order
+    is_other = kind.ordered and not _has_all(found, original.dictionary)  # a new value has no place in the order
     return column if is_other else encode_categories(found, kind, original.dictionary)
 
 
@@ -229,26 +228,26 @@ def _recast(column: Any, kind: Any, *, keeps_zones: bool) -> Any:
 
 
 def _read_dates(column: Any, kind: Any) -> Any:
-    """Return times as dates of milliseconds, which numpy has as times, if all are at midnight; else as they are."""
+    """Return times as dates of milliseconds, which numpy holds as times, if all are at midnight; else unchanged."""
     times = build_array("", column)
     dates = times.cast(kind)
     return dates if dates.cast(times.type).equals(times) else column
 
 
 def join(name: str, columns: Sequence[Any], types: Sequence[Any]) -> Any:
-    """Return columns one behind the other as an Arrow array of a type that holds each value as it is; None if there is
+    """Return one column after the other as an Arrow array of a type that holds each value unchanged; None if there is
     no such type.
 
     Args:
-        name: Their name, for the error.
+        name: Name of the columns, for the error.
         columns: Numpy columns, or Arrow arrays.
-        types: Their types; None where nothing is known of one but that its values are missing.
+        types: Types of the columns; None for a column that is only known to have missing values.
     """
     pa = kinds.load("A column")
     known = [kind for kind in types if kind is not None]
     filled = [kind for kind, one in zip(types, columns, strict=True) if kind is not None and not _is_empty(one)]
     found = kinds.unify(known) if known else None
-    if found is None and filled:  # a column without values fits to each type
+    if found is None and filled:  # a column without values fits any type
         found = kinds.unify(filled)
     if found is None:
         return None
@@ -261,7 +260,7 @@ def join(name: str, columns: Sequence[Any], types: Sequence[Any]) -> Any:
 
 
 def narrow(column: Any) -> Any:
-    """Return whole numbers that are decimals as numbers of 64 bits, if they all fit; else as they are."""
+    """Return whole numbers that are decimals as 64-bit numbers, if they all fit; else unchanged."""
     pa = kinds.load("A column")
     for kind in (pa.int64(), pa.uint64()):
         with contextlib.suppress(pa.ArrowInvalid):
@@ -273,15 +272,15 @@ def narrow(column: Any) -> Any:
 
 
 def merge_categories(name: str, dictionaries: Sequence[Any], *, ordered: bool) -> Any:
-    """Return the categories of columns that become one.
+    """Return the common categories of columns that are joined.
 
     Args:
-        name: The name of the columns, for the error.
-        dictionaries: The categories of each.
-        ordered: Whether their order has a meaning.
+        name: Name of the columns, for the error.
+        dictionaries: The categories of each column.
+        ordered: Whether the categories' order has a meaning.
 
     Raises:
-        TypeError: Two are in opposite orders.
+        TypeError: Two columns have opposite orders.
     """
     pa = kinds.load("A column")
     different = [one for at, one in enumerate(dictionaries) if not at or not one.equals(dictionaries[at - 1])]
@@ -313,7 +312,7 @@ def _order_categories(count: int, places: Sequence[Sequence[int]]) -> list[int]:
 
 
 def find_categories(values: Any, categories: Any) -> Any:
-    """Return the number of the category of each value; missing where it is none of them."""
+    """Return the number of each value's category; missing for a value without one."""
     return kinds.load("A column", "pyarrow.compute").index_in(values, categories)
 
 
@@ -322,8 +321,8 @@ def encode_categories(values: Any, kind: Any, known: Any = None) -> Any:
 
     Args:
         values: The values, as an Arrow array.
-        kind: Arrow's type of a dictionary.
-        known: The categories. Others that values have come behind these; None: all are in the order in which they come.
+        kind: Arrow's dictionary type.
+        known: The categories. Further values come after them. None: all values in the order in which they come first.
     """
     pa = kinds.load("A column")
     values = values if values.type == kind.value_type else values.cast(kind.value_type)
@@ -338,7 +337,7 @@ def encode_categories(values: Any, kind: Any, known: Any = None) -> Any:
 
 
 def _has_all(values: Any, known: Any) -> bool:
-    """Return whether each value is one of the categories."""
+    """Return whether each value has a category."""
     return bool(find_categories(values.cast(known.type), known).null_count == values.null_count)
 
 
@@ -349,14 +348,14 @@ def _build_categories(places: Any, categories: Any, kind: Any) -> Any:
 
 
 def _fit_numbers(kind: Any, count: int) -> Any:
-    """Return a type of whole numbers that has one for each category: the given one if it has."""
+    """Return a type of whole numbers that can number all categories: the given type if it can."""
     pa = kinds.load("A column")
     wider = (one for one in (kind, pa.int16(), pa.int32()) if count - 1 <= np.iinfo(one.to_pandas_dtype()).max)
     return next(wider, pa.int64())
 
 
 def tidy_categories(column: Any) -> Any:
-    """Return a column of categories of which none is missing: where a row has such a one, its value is missing."""
+    """Return a column without a missing category. The rows of such a category get a missing value."""
     if not column.dictionary.null_count:
         return column
     return encode_categories(column.dictionary_decode(), column.type, column.dictionary.drop_null())
@@ -371,7 +370,7 @@ def _convert_categories(column: Any, kind: Any) -> Any:
 
 
 def join_arrays(name: str, columns: Sequence[Any]) -> Any:
-    """Return columns of one type, but for the width of the numbers of categories, one behind the other."""
+    """Return one column after the other. Their types may differ only in the width of the categories' numbers."""
     pa = kinds.load("A column")
     kind = columns[0].type
     if not is_categorical(kind):
@@ -390,7 +389,7 @@ def join_arrays(name: str, columns: Sequence[Any]) -> Any:
 
 
 def flatten(chunked: Any, name: str = "") -> Any:
-    """Return a column of a table, or of a batch of one, as one array."""
+    """Return a column of a table, or of a batch of a table, as one array."""
     pa = kinds.load("A column")
     if isinstance(chunked, pa.Array):
         return chunked
@@ -400,7 +399,7 @@ def flatten(chunked: Any, name: str = "") -> Any:
 
 
 def is_categorical(kind: object) -> bool:
-    """Return whether a type is one of categories of which Arrow knows equal ones."""
+    """Return whether a type is one of categories whose values Arrow can compare."""
     pa = kinds.load("A column")
     types = pa.types
     if not isinstance(kind, pa.DictionaryType):

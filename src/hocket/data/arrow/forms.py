@@ -1,4 +1,4 @@
-"""Arrow arrays in the forms of others, numpy's and pandas', and the tables that Arrow reads."""
+"""Arrow arrays as numpy arrays, pandas Series and tables, and back."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ import numpy.typing as npt
 from hocket.data.arrow import building, kinds, tensors
 
 _ARRAYS: Final = "datasets.features.features.Array"
-"""What the names of Hugging Face's types of arrays begin with."""
+"""Common start of the names of Hugging Face's array types."""
 
 
 def build_missing(count: int, kind: object) -> object:
-    """Return an Arrow array without values, of a type."""
+    """Return an Arrow array of a type that has only missing values."""
     return kinds.load("A column").nulls(count, kind)
 
 
 def compact(column: object) -> object:
-    """Return an Arrow array that holds its own values only: a part of a larger one would travel with all of it."""
+    """Return an Arrow array that holds only its own values. A part of a larger array would be sent with all of it."""
     return kinds.load("A column").concat_arrays([column])
 
 
 def to_numpy(column: Any) -> kinds.Array:
-    """Return an Arrow array as numpy has it: missing numbers are NaN, times are in UTC, lists of one length are an
-    array with an axis more, and what numpy has no type for, such as texts and dicts, are objects."""
+    """Return an Arrow array as a numpy array. Missing numbers are NaN, times are in UTC, and lists of one length are an
+    array with one more axis. Values that numpy has no type for, such as texts and dicts, are objects."""
     pa = kinds.load("A column")
     kind = column.type
     types = pa.types
@@ -39,7 +39,7 @@ def to_numpy(column: Any) -> kinds.Array:
         return hold(tensors.list_tensors(column)) if stacked is None else stacked
     if kinds.is_list(kind):
         return _lists_to_numpy(column)
-    if types.is_time64(kind) and kind.unit == "ns":  # Python's have microseconds
+    if types.is_time64(kind) and kind.unit == "ns":  # Python's times of day have only microseconds
         column = column.cast(pa.time64("us"), safe=False)
     is_odd = types.is_dictionary(kind) and not building.is_categorical(kind)
     if is_odd or types.is_nested(kind) or types.is_interval(kind) or isinstance(kind, pa.BaseExtensionType):
@@ -49,8 +49,8 @@ def to_numpy(column: Any) -> kinds.Array:
 
 
 def to_series(column: Any) -> Any:
-    """Return an Arrow array as pandas has it, as its own `to_pandas` does; lists are arrays, and dicts keep the types
-    of what is in them."""
+    """Return an Arrow array as pandas holds it, like Arrow's own `to_pandas`. But lists become arrays, and dicts keep
+    the types of their values."""
     pa = kinds.load("A column")
     types = pa.types
     kind = column.type
@@ -60,7 +60,7 @@ def to_series(column: Any) -> Any:
     )
     if is_plain and not isinstance(kind, pa.BaseExtensionType):
         found = column.to_pandas()
-        if types.is_dictionary(kind) and getattr(kind.value_type, "tz", None):  # Arrow leaves the zone out
+        if types.is_dictionary(kind) and getattr(kind.value_type, "tz", None):  # Arrow drops the zone
             return found.cat.rename_categories(column.dictionary.to_pandas().array)
         return found
     array = to_numpy(column)
@@ -68,7 +68,7 @@ def to_series(column: Any) -> Any:
 
 
 def hold(values: Sequence[object]) -> kinds.Array:
-    """Return values as an array of objects, whatever they are: numpy alone would look into lists."""
+    """Return any values as an array of objects. Numpy alone would turn lists into axes."""
     found = np.empty(len(values), object)
     for at, value in enumerate(values):
         found[at] = value
@@ -89,7 +89,7 @@ def _lists_to_numpy(column: Any) -> kinds.Array:
 
 
 def find_changes(column: Any) -> npt.NDArray[np.bool_]:
-    """Return of each row but the first whether it has another value than the one before. Missing values are equal."""
+    """Return, for each row but the first, whether its value differs from the one before. Missing values are equal."""
     pa, compute = kinds.load("A column"), kinds.load("A column", "pyarrow.compute")
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
@@ -104,8 +104,7 @@ def find_changes(column: Any) -> npt.NDArray[np.bool_]:
 
 
 def read_column(column: Any) -> object:
-    """Return an Arrow array as the kind of column that it becomes: numpy's where numpy can hold it as it is, without
-    a copy."""
+    """Return an Arrow array as a column: a numpy array, without a copy, if numpy can hold it unchanged."""
     pa = kinds.load("A column")
     kind = column.type
     if not column.null_count:
@@ -116,34 +115,34 @@ def read_column(column: Any) -> object:
     plain = _decode(column) if _is_encoded(kind) or _holds_views(kind) else column
     if plain is not column:
         return read_column(plain)
-    if pa.types.is_null(kind):  # nothing is known of it: it joins with every other
+    if pa.types.is_null(kind):  # its type is unknown, so it joins with any other column
         return np.full(len(column), None, object)
     return building.tidy_categories(column) if building.is_categorical(kind) else column
 
 
 _LAST_32: Final = (1 << 31) - 1
-"""The greatest offset that a list of Arrow's can have; a large list has 64 bits."""
+"""The greatest offset of a list of Arrow's. A large list has 64-bit offsets."""
 
 
 def _is_encoded(kind: Any) -> bool:
-    """Return whether Arrow itself can do little by a type: nothing can be picked of it."""
+    """Return whether Arrow itself has few operations for a type. It cannot pick rows of it, for example."""
     types = kinds.load("A column").types
     return bool(types.is_run_end_encoded(kind) or types.is_string_view(kind) or types.is_binary_view(kind))
 
 
 def _is_view(kind: Any) -> bool:
-    """Return whether a type is one of lists of which each says where its values are, so that rows may share them."""
+    """Return whether a type is a list view. Each of its lists says where its values are, so rows may share values."""
     types = kinds.load("A column").types
     return bool(types.is_list_view(kind) or types.is_large_list_view(kind))
 
 
 def _holds_views(kind: Any) -> bool:
-    """Return whether a type is one of views of lists, or has one inside. What Arrow casts these to has other values."""
+    """Return whether a type is, or contains, a list view. Arrow's casts of list views give wrong values."""
     return _is_view(kind) or any(_holds_views(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def _decode(column: Any) -> Any:
-    """Return an Arrow array as one of the same values, of types by which Arrow can do all, inside as well."""
+    """Return an Arrow array of the same values, in types with all of Arrow's operations, also within the values."""
     pa = kinds.load("A column")
     kind, types = column.type, pa.types
     if types.is_run_end_encoded(kind):
@@ -164,7 +163,7 @@ def _decode(column: Any) -> Any:
 
 def _decode_lists(pa: Any, column: Any) -> Any:
     kind, gone = column.type, np.asarray(column.is_null())
-    if pa.types.is_fixed_size_list(kind):  # `flatten` leaves out what rows that are missing have
+    if pa.types.is_fixed_size_list(kind):  # `flatten` leaves out the values of missing rows
         size = kind.list_size
         places = np.arange(len(column) * size) - np.repeat(np.cumsum(gone) * size, size)
         values = _decode(column.flatten()).take(pa.array(places, mask=np.repeat(gone, size)))
@@ -187,7 +186,7 @@ def _decode_lists(pa: Any, column: Any) -> Any:
 
 
 def read_table(table: Any) -> dict[str, object]:
-    """Return the columns of a table."""
+    """Return the columns of a table, by name."""
     names = table.column_names
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -197,20 +196,20 @@ def read_table(table: Any) -> dict[str, object]:
 
 
 def _list_shapes(schema: Any) -> Iterator[tuple[str, Sequence[int | None]]]:
-    """Give the columns that Hugging Face's datasets have as arrays, also in files, and the shape of a row."""
+    """Yield the columns that Hugging Face's datasets hold as arrays, also in files, with the shape of a row."""
     for field in schema:
         known = field.metadata or {}
         if getattr(field.type, "extension_name", "").startswith(_ARRAYS):
             yield field.name, field.type.shape
         elif known.get(b"ARROW:extension:name", b"").startswith(_ARRAYS.encode()):
-            with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):  # then they stay lists
+            with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):  # they stay lists then
                 shape = json.loads(known[b"ARROW:extension:metadata"])[0]
                 if all(length is None or type(length) is int for length in shape):
                     yield field.name, shape
 
 
 def _stack(column: Any, shape: Sequence[int | None]) -> object:
-    """Return lists of lists as an array, if none is missing and all have the shape; else as they are."""
+    """Return lists of lists as an array if no value is missing and all have the shape; else unchanged."""
     if isinstance(column, np.ndarray):
         return column
     values = column.storage if hasattr(column, "storage") else column
@@ -225,7 +224,7 @@ def _stack(column: Any, shape: Sequence[int | None]) -> object:
 
 
 def check_texts(table: Any) -> None:
-    """Raise if a text of a table is none, as in a damaged file: nobody could read it."""
+    """Raise if a text of a table is not valid UTF-8, as in a damaged file."""
     types = kinds.load("A table").types
     for column in table.columns:
         if types.is_string(column.type) or types.is_large_string(column.type):

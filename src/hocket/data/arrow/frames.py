@@ -1,4 +1,4 @@
-"""pandas, which enters here: data frames in, data frames out."""
+"""pandas: data frames as columns, and columns as data frames."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ def load(caller: str, other_way: str = "use batch_format='numpy'") -> Any:
     """Return pandas.
 
     Args:
-        caller: Who needs it.
-        other_way: What to do without it.
+        caller: Name of the user's call that needs pandas.
+        other_way: An alternative without pandas.
 
     Raises:
-        MissingExtraError: It is not installed.
+        MissingExtraError: pandas is not installed.
     """
     return extras.load("pandas", caller, "pandas", f"Run pip install pandas, or {other_way}.")
 
 
 def is_frame(value: object) -> bool:
-    """Tell whether something is a data frame, without importing pandas for it."""
+    """Return whether a value is a data frame, without importing pandas."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(value, pandas.DataFrame)
 
 
 def is_series(value: object) -> bool:
-    """Tell whether something is a column of a data frame."""
+    """Return whether a value is a column of a data frame, without importing pandas."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(value, pandas.Series)
 
 
 def read_frame(frame: Any) -> dict[str, object]:
-    """Return the columns of a data frame. Its index is left behind."""
+    """Return the columns of a data frame, by name. Its index is dropped."""
     if not frame.columns.is_unique:
         raise ValueError(
             f"A data frame's columns must have different names, but they are {list(frame.columns)}. Rename them."
@@ -56,7 +56,7 @@ def read_series(series: Any) -> object:
         with contextlib.suppress(pa.ArrowTypeError, pa.ArrowInvalid):
             found = _convert(pa, series)
             kind = getattr(found.type, "value_type", found.type)
-            is_span = hasattr(kind, "freq") or hasattr(kind, "subtype")  # pandas' own, or categories of such
+            is_span = hasattr(kind, "freq") or hasattr(kind, "subtype")  # pandas' own types, or categories of them
             if not is_span:
                 return found
     missing = series.isna().to_numpy()
@@ -68,26 +68,26 @@ def _convert(pa: Any, series: Any) -> Any:
     found = pa.array(series)
     found = arrow.flatten(found, str(series.name)) if isinstance(found, pa.ChunkedArray) else found
     categories = getattr(series.dtype, "categories", None)
-    if getattr(categories, "tz", None):  # Arrow leaves the zone out
+    if getattr(categories, "tz", None):  # Arrow drops the zone
         return pa.DictionaryArray.from_arrays(found.indices, pa.array(categories), ordered=series.dtype.ordered)
     return found
 
 
 def build_frame(columns: Mapping[str, Any], num_rows: int) -> Any:
-    """Return columns as a data frame of its own. A column with longer rows becomes one of arrays."""
+    """Return columns as a data frame that owns its values. Rows with axes become arrays in a column of objects."""
     return load("batch_format='pandas'").DataFrame(
         {name: build_values(column) for name, column in columns.items()}, index=range(num_rows)
     )
 
 
 def build_values(column: Any) -> Any:
-    """Return a column as a data frame takes it."""
+    """Return a column in the form that a data frame takes."""
     if isinstance(column, np.ndarray):
         if column.ndim > 1:
             return list(column)
         if column.dtype.kind not in "mM":
             return column.copy()
         times = arrow.convert_times(column)
-        return times.astype(object) if times.dtype == np.dtype("M8[D]") else times.copy()  # pandas has no days
+        return times.astype(object) if times.dtype == np.dtype("M8[D]") else times.copy()  # pandas lacks the unit day
     found = arrow.to_series(column)
     return found.copy() if hasattr(found, "index") and not isinstance(found, list) else found

@@ -1,4 +1,4 @@
-"""Arrow itself, its types, the type of arrays that it is taught, and which type holds the values of two."""
+"""Arrow, its types, our extension type for arrays, and the common type of several types."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 def load(caller: str, module: str = "pyarrow") -> Any:
-    """Return pyarrow, or one of its modules. It knows `Arrays` then.
+    """Return pyarrow, or one of its modules, with `Arrays` registered.
 
     Raises:
-        MissingExtraError: It is not installed.
+        MissingExtraError: pyarrow is not installed.
     """
     remedy = "Run pip install 'hocket[data]'; from_items(), from_numpy() and range() do without it."
     found = extras.load(module, caller, "pyarrow", remedy)
@@ -40,10 +40,10 @@ def get_optional() -> Any:
 
 @functools.cache
 def _teach_arrays() -> Any:
-    """Teach Arrow the type of columns whose values are arrays, each of its own shape; return the type's class.
+    """Register an Arrow type of columns whose values are arrays, each of its own shape, and return the type's class.
 
-    Arrow's own type of tensors holds numbers alone, of one shape and not empty, and its files of bools cannot be read.
-    A reader that does not know this type has a struct: the shape, and the values in rows.
+    Arrow's own tensor type holds only numbers, of one shape and not empty, and its files of bools cannot be read. A
+    reader without this type sees a struct: the shape, and the values row by row.
     """
     pa: Any = importlib.import_module("pyarrow")
 
@@ -72,7 +72,7 @@ def _teach_arrays() -> Any:
         def __str__(self) -> str:
             return f"arrays<{self.kind}>"
 
-    with contextlib.suppress(pa.ArrowKeyError):  # a module that was imported twice has taught it
+    with contextlib.suppress(pa.ArrowKeyError):  # an earlier import of this module has registered the type
         pa.register_extension_type(Arrays(pa.null()))
     return Arrays
 
@@ -87,12 +87,12 @@ def is_tensor(column: object) -> bool:
 
 
 def is_tensor_type(kind: object) -> bool:
-    """Return whether values of a type of Arrow's are arrays, of one shape or of several."""
+    """Return whether the values of an Arrow type are arrays, of one shape or of several."""
     return hasattr(kind, "permutation") or getattr(kind, "extension_name", "") == "hocket.array"
 
 
 def find_type(dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> Any:
-    """Return Arrow's type of a numpy column, of which each row has this shape; None if it has none."""
+    """Return Arrow's type of a numpy column with this shape of a row; None if Arrow has none."""
     pa = load("A column")
     if dtype.kind in "mM":
         dtype = fit_times(dtype)
@@ -108,7 +108,7 @@ def find_type(dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> Any:
 
 
 def fit_times(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return numpy's type of times in a unit that Arrow has, in which theirs are whole numbers; or nanoseconds."""
+    """Return numpy's time type in a unit that Arrow has: one whose whole numbers hold these times, or nanoseconds."""
     unit, _ = np.datetime_data(dtype)
     if unit in ("ps", "fs", "as"):
         unit = "ns"
@@ -121,7 +121,7 @@ def convert_times(times: Array) -> Array:
     """Return times in a unit that Arrow has.
 
     Raises:
-        OverflowError: One would be another time.
+        OverflowError: A time would change.
     """
     own = times.dtype.newbyteorder("=")
     times, aim = times.astype(own, copy=False), fit_times(own)
@@ -131,7 +131,7 @@ def convert_times(times: Array) -> Array:
     found = times if is_span else times.astype(aim)
     given, made = times.view(np.int64), found.view(np.int64)
     is_same = np.isnat(times) if is_span else found.astype(own).view(np.int64) == given
-    if aim == np.dtype("M8[D]"):  # Arrow's have 32 bits
+    if aim == np.dtype("M8[D]"):  # Arrow's days have 32 bits
         is_same &= np.isnat(times) | (np.abs(made) < 1 << 31)
     if not is_same.all():
         raise OverflowError(
@@ -142,7 +142,7 @@ def convert_times(times: Array) -> Array:
 
 
 def rebuild_type(kind: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a type of Arrow's with other types inside of it; one that has none inside as it is."""
+    """Return an Arrow type with its inner types changed. A type without inner types stays as it is."""
     pa = load("A column")
     types = pa.types
     if types.is_struct(kind):
@@ -157,8 +157,8 @@ def rebuild_type(kind: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def unify(kinds: Sequence[Any]) -> Any:
-    """Return the type that holds each value of columns of some types as it is; None if there is none. Whole numbers
-    beside fractions become fractions: `convert` refuses those that would change."""
+    """Return the type that holds each value of columns of these types unchanged; None if there is none. Whole numbers
+    beside fractions become fractions: `convert` refuses numbers that would change."""
     found = kinds[0]
     for kind in kinds[1:]:
         found = None if found is None else _unify(load("A column"), found, kind)
@@ -185,7 +185,7 @@ def is_list(kind: Any) -> bool:
 
 
 def decode_dictionary(column: Any) -> Any:
-    """Return the values of an Arrow array that has each different one once; others as they are."""
+    """Return the values of a dictionary array, which holds each different value once; other arrays unchanged."""
     return column.dictionary_decode() if load("A column").types.is_dictionary(column.type) else column
 
 
@@ -198,7 +198,7 @@ def _unify(pa: Any, one: Any, other: Any) -> Any:
         return other
     if all(map(types.is_dictionary, pair)) and one.value_type == other.value_type and one.ordered == other.ordered:
         index = _unify_numbers(pa, one.index_type, other.index_type)
-        index = pa.int64() if types.is_decimal(index) else index  # nobody has categories for 64 bits without a sign
+        index = pa.int64() if types.is_decimal(index) else index  # categories never need 64 bits without a sign
         return pa.dictionary(index, one.value_type, one.ordered)
     if any(map(types.is_dictionary, pair)):
         return _unify(pa, *(kind.value_type if types.is_dictionary(kind) else kind for kind in pair))

@@ -1,4 +1,4 @@
-"""Columns whose values are arrays: of one shape and of numbers, as Arrow's own tensors, and all others."""
+"""Columns whose values are arrays: numbers of one shape as Arrow's own tensors, and all others as `Arrays`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hocket.data.arrow import kinds
 
 
 def pack_arrays(arrays: Sequence[kinds.Array | None]) -> object:
-    """Return arrays of any shapes, and None where one is missing, as an Arrow array; None without Arrow, or if Arrow
-    has no type for what they hold."""
+    """Return arrays of any shapes, with None for a missing one, as an Arrow array. Return None without Arrow, or if
+    Arrow has no type for their values."""
     there = [one for one in arrays if one is not None]
     dtypes = {one.dtype.kind if one.dtype.kind in "US" else one.dtype.newbyteorder("=") for one in there}
     if kinds.get_optional() is None or len(dtypes) != 1 or (kind := kinds.find_type(there[0].dtype)) is None:
@@ -28,7 +28,7 @@ def pack_arrays(arrays: Sequence[kinds.Array | None]) -> object:
 def _assemble(
     flat: kinds.Array, kind: object, sizes: kinds.Array, shapes: Sequence[tuple[int, ...]], mask: kinds.Array | None
 ) -> object:
-    """Return a column of `Arrays`, of all their values and of how many each has, in which shape."""
+    """Return a column of `Arrays` from all values, and from the size and shape of each array."""
     pa = kinds.load("A column")
     try:
         flat = kinds.convert_times(flat) if flat.dtype.kind in "mM" else flat
@@ -47,7 +47,7 @@ def _assemble(
 
 
 def list_tensors(column: Any) -> list[kinds.Array | None]:
-    """Return the arrays of an Arrow array whose values are arrays, and None where one is missing."""
+    """Return the arrays in an Arrow array, with None for a missing one."""
     there = column.is_valid().to_pylist()
     known = column.drop_null()
     arrays: Iterator[kinds.Array]
@@ -61,7 +61,7 @@ def list_tensors(column: Any) -> list[kinds.Array | None]:
 
 
 def _take_apart(column: Any) -> tuple[kinds.Array, list[list[int]]]:
-    """Return all values of a column of `Arrays` of which none is missing, and their shapes."""
+    """Return all values of a column of `Arrays` without missing ones, and the shapes of its arrays."""
     shapes, values = column.storage.flatten()
     inner = values.flatten()
     dtype = to_dtype(inner.type)
@@ -76,7 +76,7 @@ def to_dtype(kind: Any) -> np.dtype[Any]:
 
 
 def _read_tensor(column: Any) -> kinds.Array:
-    """Return arrays of one shape as one, without a copy."""
+    """Return arrays of one shape as one array, without a copy."""
     shape = column.type.shape
     if len(column):
         found: kinds.Array = column.to_numpy_ndarray()
@@ -85,7 +85,7 @@ def _read_tensor(column: Any) -> kinds.Array:
 
 
 def stack_tensors(column: Any) -> kinds.Array | None:
-    """Return a column of arrays of which none is missing as one array; None if they are of several shapes."""
+    """Return a column of arrays as one array; None if an array is missing, or if shapes differ."""
     if column.null_count:
         return None
     if hasattr(column.type, "permutation"):
@@ -96,7 +96,7 @@ def stack_tensors(column: Any) -> kinds.Array | None:
 
 
 def nest(column: Any) -> Any:
-    """Return a column of arrays as lists of lists; None if they have not all as many axes."""
+    """Return a column of arrays as lists of lists; None if the arrays have different numbers of axes."""
     pa = kinds.load("A column")
     arrays = list_tensors(column)
     axes = {one.ndim for one in arrays if one is not None}

@@ -1,14 +1,13 @@
-"""Executes a plan: streams blocks through tasks, in order, and never many at once.
+"""The execution of plans: blocks stream through tasks, in order, and only a few at a time.
 
-The reader pulls. Each time it asks for a block, as many tasks are started as the limits allow (`ExecutionOptions`), and
-the oldest one is waited for. So a reader that is slow holds the tasks up, and memory is bounded by the limits whatever
-the size of the data: with blocks of very different sizes, roughly, because a task is judged by the largest block that
-came before it.
+The reader pulls. Each time the reader asks for a block, as many tasks start as the limits allow (`ExecutionOptions`),
+and the reader waits for the oldest task. So a slow reader holds the tasks up, and the limits bound memory whatever the
+size of the data. The bound is rough if the sizes of blocks differ much, because the largest earlier block is the
+estimate for each task.
 
-`tasks` has what all share; `rearranging` puts rows into another order; `pools` keeps actors for functions that need a
-long time to be made; `relations` has an engine sort, join and group what need not fit into memory; `streaming` puts
-them together, and its `Source` is what a plan leaves for ranks to read; `records` counts what passes, and shows it in a
-terminal.
+`tasks` has the shared parts. `rearranging` puts rows into another order. `pools` keeps actors for functions that take
+long to make. `relations` lets the table engine sort, join and group tables that need not fit into memory. `streaming`
+combines these; its `Source` is the result of a plan for ranks to read. `records` counts blocks and shows progress.
 """
 
 from hocket.data.execution.records import Record as Record

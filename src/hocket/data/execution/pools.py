@@ -1,12 +1,12 @@
-"""Steps that actors do: what takes long to make, such as a model, is made once in each, and then used for many blocks.
+"""Pools: steps that actors run. An actor makes an object once, such as a model, and uses it for many blocks.
 
-A block belongs to the pool, and an actor only has it for a while: it goes to an actor that is there and has little to
-do, and to another one if that dies. An actor that died is replaced where there is room for another; where there is
-none, the pool goes on with those that are left. A pool gives up where an actor has no place for a while and no other
-one is left, or where a block has ended several. Blocks come back in their order.
+A block belongs to the pool, and an actor only borrows it. The pool sends a block to the least busy actor, and sends it
+to another one if that actor dies. A dead actor is replaced if there is room; if not, the pool goes on with the actors
+that are left. The pool gives up if it has no placed actor for a while, or if several actors died of one block. Blocks
+come back in their order.
 
-Where nodes are lost, the actors that are left may hold all CPUs that the tasks before them wait for, while the pool
-waits for these: so there a thread looks after the CPUs, and ends actors that hold too many.
+After the loss of nodes, the remaining actors may hold all CPUs. The tasks that supply the pool's blocks then wait for
+CPUs, while the pool waits for the blocks. So, with several nodes, a thread ends actors that hold too many CPUs.
 """
 
 from __future__ import annotations
@@ -29,34 +29,33 @@ from hocket.data.execution import tasks
 from hocket.engine import node
 
 MOST_RESTARTS: Final = 3
-"""How often a block is given to another actor after one died of it. A guess: what dies more often does so because of
-what it is given."""
+"""How many more actors get a block after one died of it. A guess: a block that kills more is itself the cause."""
 
 ROOM_SECONDS: Final = 60.0
-"""How long a pool waits for room for its first actor, or for another one where none is left. As training does."""
+"""How long a pool waits for a place for its first actor, or for another actor where none is left. As in training."""
 
 BUSY: Final = 5
 """How many times longer it waits where tasks of its own plan may hold the room for a while. A guess."""
 
 GATHER_SECONDS: Final = 5.0
-"""How long a pool waits for all of its first actors to be placed, before those that are begin. A guess: Ray's workers
+"""How long a pool waits until all of its first actors are placed, before the placed ones begin. A guess: Ray's workers
 take a second or two to start."""
 
 LOOK_SECONDS: Final = 2.0
-"""How often it is looked whether a node was lost. A guess: Ray takes several seconds to learn it."""
+"""How often a thread checks whether a node was lost. A guess: Ray takes several seconds to find out."""
 
 
 class _Actor:
-    """An actor of a pool. Its class has the name of the step."""
+    """An actor of a pool. Its class is renamed after the step."""
 
     _apply: Any = None
 
     def place(self) -> str:
-        """Return the node where it is."""
+        """Return the ID of the actor's node."""
         return api.get_runtime_context().get_node_id()
 
     def make(self, pool: plan.Pool) -> None:
-        """Make what takes long."""
+        """Make the object that takes long to make."""
         try:
             self._apply = pool.bind(pool.make())
         except Exception as error:
@@ -64,7 +63,7 @@ class _Actor:
             raise
 
     def run(self, block: blocks.Block, part: tuple[int, int] | None) -> tuple[blocks.Block, tasks.Size]:
-        """Return what becomes of a block."""
+        """Return the step's result for a block, and its size."""
         found = steps.call(self._apply, block if part is None else block.cut(*part))
         return found, tasks.measure(found)
 
@@ -72,27 +71,27 @@ class _Actor:
 @final
 @dataclass(frozen=True)
 class Share:
-    """The limits of a pool."""
+    """The limits of a pool: numbers of actors and CPUs."""
 
     least: int
     most: int
     num_cpus: float
-    """What each actor holds."""
+    """How many CPUs each actor holds."""
 
 
 @final
 @dataclass(eq=False)
 class Job:
-    """A block that the pool was given and has not given back."""
+    """A block that the pool has received and not yet returned."""
 
     found: block_reads.Held | block_reads.Stored
     is_out: bool = False
-    """Whether an actor has it, or had it and is done."""
+    """Whether the block was sent to an actor, including one that has finished it."""
     ref: Any = None
-    """On its block, when it is done."""
+    """The reference of the result, when it is ready."""
     maker: _Member | None = None
     deaths: int = 0
-    """How many actors died while they worked on it."""
+    """How many actors died while they worked on the block."""
     size: tasks.Size | None = None
     error: exceptions.HocketError | None = None
 
@@ -100,7 +99,7 @@ class Job:
 @final
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The pool's user gives it a block."""
+    """The event that the pool receives a block."""
 
     job: Job
 
@@ -108,15 +107,15 @@ class Given:
 @final
 @dataclass(eq=False)
 class _Member:
-    """An actor of a pool, as its policy sees it."""
+    """The policy's view of one actor of the pool."""
 
     num_cpus: float
     node_id: str = ""
     is_ready: bool = False
     is_superfluous: bool = False
-    """Whether the pool ended it because it held what tasks need."""
+    """Whether the pool ended the actor because it held CPUs that tasks need."""
     jobs: list[Job] = field(default_factory=list)
-    """What it works on, and what comes next."""
+    """The current job, and then the next ones."""
 
 
 class Room(Protocol):
@@ -128,17 +127,17 @@ class Room(Protocol):
 
     @property
     def spans_nodes(self) -> bool:
-        """Whether some of it may be lost."""
+        """Whether the room is on several nodes, which may be lost."""
 
     @property
     def shares(self) -> list[Share]:
         """The limits of each pool at the start."""
 
     def divide(self) -> list[Share]:
-        """Return the limits of each now."""
+        """Return the current limits of each pool."""
 
     def describe(self) -> str:
-        """Say how much of it is left."""
+        """Describe the room that is left, for an error."""
 
 
 _PLACED: Final = "placed"
@@ -147,17 +146,17 @@ _MADE: Final = "made"
 
 @final
 class PoolPolicy:
-    """Decides which actor gets which block of a pool, and how many there are.
+    """The policy of a pool: which actor gets which block, and how many actors there are.
 
     Args:
-        pool: What they do.
-        room: What it may have.
-        index: Which of the plan's pools it is.
-        build: Starts an actor that holds so many CPUs.
-        now: The clock's seconds.
+        pool: The pool's step.
+        room: The limits.
+        index: The pool's place among the plan's pools.
+        build: Starts an actor that holds this many CPUs.
+        now: Seconds of the clock.
     """
 
-    is_over = False  # its user ends it
+    is_over = False  # `run_pool` ends the crew
 
     def __init__(
         self, pool: plan.Pool, room: Room, index: int, build: Callable[[float], actor.ActorHandle], now: float
@@ -169,27 +168,28 @@ class PoolPolicy:
         self._unborn = 0
         self._has_begun = False
         self._changed_at = now
-        """When the pool began to wait, or an actor was placed or lost since."""
+        """When the wait began, or when an actor was placed or lost since."""
         self.jobs: deque[Job] = deque()
-        """In the order of the blocks."""
+        """The jobs, in the order of the blocks."""
 
     @property
     def most_blocks(self) -> int:
-        """How many blocks it may have."""
+        """Largest number of blocks in the pool."""
         return self._pool.blocks_per_actor * self._share.most
 
     def begin_wait(self, now: float) -> None:
-        """Note that its user waits for the first block from now on."""
+        """Note that the reader waits for the first block from now on."""
         self._changed_at = now
 
     def choose_superfluous(self, share: Share, living: Container[str]) -> list[_Member]:
-        """Return who is to be ended so that no more are left than a share allows. May be called by any thread.
+        """Return the actors to end, so that no more are left than a share allows. Any thread may call this.
 
         Args:
             share: The limits.
-            living: The nodes that are there.
+            living: IDs of the living nodes.
         """
         there = [one for one in list(self._members) if one.num_cpus and (not one.node_id or one.node_id in living)]
+        # End the actors that are not ready first: they lose the least work.
         there.sort(key=lambda one: (one.is_superfluous, not one.is_ready))
         chosen = [one for one in there[share.most if share.num_cpus else 0 :] if not one.is_superfluous]
         for one in chosen:
@@ -221,7 +221,7 @@ class PoolPolicy:
             raise event.error
 
     def find_due(self, now: float) -> float | None:
-        """Return when to look again."""
+        """Return the time of the next deadline."""
         if not self._has_place:
             return self._changed_at + self._patience_s
         left_s = math.inf if self._has_begun else self._find_gathering(now)
@@ -239,14 +239,15 @@ class PoolPolicy:
             if job.is_out or job.error is not None:
                 continue
             there = [one for one in self._members if one.is_ready and len(one.jobs) < self._pool.blocks_per_actor]
-            if not there:
+            if not there:  # an actor that is not ready yet may be enough, so no other one starts beside it
                 if len(self._members) < self._share.most and all(one.is_ready for one in self._members):
                     yield from self._add()
                 return
             yield self._send(job, min(there, key=lambda one: len(one.jobs)))
 
     def _find_gathering(self, now: float) -> float:
-        """Return how many seconds the first actors may still wait for the others; 0 if there is nobody to wait for."""
+        """Return how many seconds ready actors still wait for the others: infinity while a placed one is not ready, or
+        none is ready; 0 if all are ready, or the time is up."""
         late = [one for one in self._members if not one.is_ready]
         if any(one.node_id for one in late) or len(late) == len(self._members):
             return math.inf
@@ -260,7 +261,7 @@ class PoolPolicy:
         yield contract.Call(one, "make", (self._pool,), about=_MADE)
 
     def _make_do(self, error: exceptions.HocketError) -> None:
-        """Go on with the actors that are there, since there will not be another; without any, raise the error."""
+        """Go on with the present actors, because another one cannot start; without any, raise the error."""
         if not self._members:
             raise error
         self._share = replace(self._share, least=1, most=len(self._members))
@@ -287,20 +288,20 @@ class PoolPolicy:
             self._unborn = 0
 
     def _lose(self, lost: _Member, error: exceptions.HocketError, now: float) -> Iterator[contract.Action]:
-        """Take the blocks back that a dead actor had, for others; also those that may be gone with its node."""
+        """Take back the blocks of a dead actor for others, also finished blocks that may be gone with its node."""
         self._members.remove(lost)
         self._changed_at = now
         yield contract.Stop(lost)
         running, lost.jobs = lost.jobs, []
         if running and not lost.is_superfluous:
-            running[0].deaths += 1
+            running[0].deaths += 1  # an actor works on its first job, so only that one may have killed it
             if running[0].deaths > MOST_RESTARTS:
                 running[0].error = self._explain_deaths(f"{running[0].deaths} actors, one after the other", error)
         elif not (lost.is_ready or lost.is_superfluous):
             self._unborn += 1
             if self._unborn > MOST_RESTARTS * self._share.most:
                 raise self._explain_deaths(f"{self._unborn} actors before they had made what they need", error)
-        if self._room.spans_nodes:
+        if self._room.spans_nodes:  # results lie on the actor's node, so all blocks that it made may be gone
             running = [job for job in self.jobs if job.maker is lost]
             self._share = self._room.divide()[self._index]
         for job in running:
@@ -329,17 +330,17 @@ def run_pool(
     options: settings.ExecutionOptions,
     scope: scopes.Scope,
 ) -> Iterator[block_reads.Stored]:
-    """Give what a pool makes of blocks, in their order. Its actors end with the loop.
+    """Yield a pool's results for blocks, in their order. The pool's actors end with the loop.
 
     Args:
         found: The blocks.
-        allotment: What the plan's pools may have.
-        index: Which of them it is.
-        options: The limits.
-        scope: Of the execution.
+        allotment: The limits of the plan's pools.
+        index: The pool's place among them.
+        options: The limits of the execution.
+        scope: The scope of the execution.
     """
     pool = allotment.pools[index]
-    session.get_engine().tasks.expect_work(["hocket.data.calls"])  # whose classes the actors get
+    session.get_engine().tasks.expect_work(["hocket.data.calls"])  # the actors get classes of this module
 
     def build(num_cpus: float) -> actor.ActorHandle:
         held: dict[str, Any] = {**pool.resources, "num_cpus": num_cpus}
@@ -357,7 +358,7 @@ def run_pool(
         watch.daemon = True
         watch.start()
     try:
-        team.tell(contract.TurnBegan())  # they make what they need while the pool waits for blocks
+        team.tell(contract.TurnBegan())  # actors make their objects while the pool waits for blocks
         while True:
             while not is_over and _has_room(policy, largest, options):
                 one = next(found, None)
@@ -376,7 +377,7 @@ def run_pool(
 
 
 def _take_first(policy: PoolPolicy, team: crew.Crew) -> block_reads.Stored:
-    """Wait for the first block, and return what became of it."""
+    """Wait for the first block, and return its result."""
     first = policy.jobs[0]
     policy.begin_wait(time.monotonic())
     while first.size is None and first.error is None:
@@ -390,7 +391,7 @@ def _take_first(policy: PoolPolicy, team: crew.Crew) -> block_reads.Stored:
 
 
 def _kill(scope: scopes.Scope, handle: actor.ActorHandle) -> None:
-    with contextlib.suppress(exceptions.HocketError):  # it is gone, or the session is
+    with contextlib.suppress(exceptions.HocketError):  # the actor or the session has ended
         if session.is_initialized():
             scope.kill(handle)
 
@@ -403,15 +404,15 @@ def _look_after_cpus(
     index: int,
     is_closed: threading.Event,
 ) -> None:
-    """End actors as long as they hold more than is the pool's after a loss. Runs in a thread."""
+    """End actors as long as they hold more CPUs than the pool's share after a loss. Runs in a thread."""
     while not is_closed.wait(LOOK_SECONDS):
-        with contextlib.suppress(exceptions.HocketError):  # the loop meets the same
+        with contextlib.suppress(exceptions.HocketError):  # the loop meets the same error
             share = allotment.divide()[index]
             if share != allotment.shares[index]:
                 living = {found["NodeID"] for found in api.nodes() if found["Alive"]}
                 for one in policy.choose_superfluous(share, living):
                     handle = team.get_handle(one)
-                    one.is_superfluous = handle is not None  # else it is about to be started, and seen next time
+                    one.is_superfluous = handle is not None  # else it is about to start, and is checked next time
                     if handle is not None:
                         _kill(scope, handle)
 
@@ -419,7 +420,7 @@ def _look_after_cpus(
 def _has_room(policy: PoolPolicy, largest: int, options: settings.ExecutionOptions) -> bool:
     count = len(policy.jobs)
     most = min(policy.most_blocks, options.max_blocks_in_flight or policy.most_blocks)
-    if not largest:  # two are enough to learn the size
+    if not largest:  # two blocks are enough to learn the size
         most = min(most, 2)
     return not count or (count < most and largest * (count + 1) <= options.get_bytes_in_flight())
 
@@ -430,8 +431,8 @@ class Allotment:
 
     Args:
         pools: The pools.
-        options: The limits. In a plan within one whose pools hold all CPUs, tasks hold none.
-        task_cpus: How many CPUs a task of the plan holds at most.
+        options: The limits. If this plan is part of another plan whose pools hold all CPUs, tasks hold none.
+        task_cpus: Largest number of CPUs of a task of the plan.
     """
 
     def __init__(self, pools: Sequence[plan.Pool], options: settings.ExecutionOptions, task_cpus: float) -> None:
@@ -441,35 +442,35 @@ class Allotment:
         self.shares = self._share_out(pools, self._total) if pools else []
         held = sum(share.most * share.num_cpus for share in self.shares)
         self.holds_all = bool(pools) and held + 1 > self._total
-        """Whether they leave no CPU for tasks, which would wait for ever for one."""
+        """Whether the pools leave no CPU for tasks, which would wait for one for ever."""
         self.tasks_hold_cpus = not (self._nothing_left or self.holds_all)
         """Whether tasks of the plan hold CPUs."""
         self._for_tasks = task_cpus if self.tasks_hold_cpus else 0.0
         self.spans_nodes = bool(pools) and sum(bool(found["Alive"]) for found in api.nodes()) > 1
-        """Whether some of it may be lost."""
+        """Whether the room is on several nodes, which may be lost."""
 
     def describe(self) -> str:
-        """Say how much of it is left."""
+        """Describe the room that is left, for an error."""
         total, left = api.cluster_resources(), api.available_resources()
         return f"of {node.format_resources(total)} there are {node.format_resources(left)} left"
 
     def divide(self) -> list[Share]:
-        """Return what each may have now, if CPUs were lost since the start, be it a single actor; else what it had
-        then."""
+        """Return the current limits of each pool: with at least one actor each if CPUs were lost since the start, else
+        the limits at the start."""
         total = tasks.count_cpus()
         if total >= self._total:
             return self.shares
         return self._share_out([replace(pool, least=1) for pool in self.pools], total - self._for_tasks)
 
     def _share_out(self, pools: Sequence[plan.Pool], total: float) -> list[Share]:
-        """Return how many actors there is room for in each pool. Where not even the least fit, they hold no CPU: a pool
-        would wait for ever for what the one behind it holds."""
+        """Return the number of actors for each pool. Where not even the least numbers fit, actors hold no CPU: else a
+        pool would wait for ever for CPUs of the pool after it."""
         left = total - sum(pool.least * pool.num_cpus for pool in pools)
         if self._nothing_left or left < 0 or api.get_runtime_context().get_actor_id() is not None:
             # In an actor: see `tasks.make_task`.
             room = max(0, int(total))
             rooms = [max(pool.least, min(pool.most, room, _count_room(pool))) for pool in pools]
-            return [  # an actor that asks for more than there is in all is not to be had
+            return [  # an actor that requests more CPUs than there are in all must still fail
                 Share(pool.least, most, pool.num_cpus if pool.num_cpus > self._total else 0.0)
                 for pool, most in zip(pools, rooms, strict=True)
             ]
@@ -483,12 +484,12 @@ class Allotment:
 
 
 def _list_held(pool: plan.Pool) -> dict[str, Any]:
-    """Return what each actor holds besides CPUs."""
+    """Return the resources that each actor holds besides CPUs."""
     own: Any = pool.resources.get("resources") or {}
     return {"GPU": pool.resources.get("num_gpus"), "memory": pool.resources.get("memory"), **own}
 
 
 def _count_room(pool: plan.Pool) -> int:
-    """Return how many of its actors there is enough for of GPUs, memory and the program's own resources."""
+    """Return how many of the pool's actors fit into the GPUs, the memory and the program's own resources."""
     total, held = session.get_engine().resources.get_total_resources(), _list_held(pool)
     return min((int(total.get(name, 0) / amount) for name, amount in held.items() if amount), default=pool.most)

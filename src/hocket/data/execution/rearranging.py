@@ -1,4 +1,4 @@
-"""All rows in another order, which is known before it is done: shuffles, and cuts in other places."""
+"""Rows in an order that is known beforehand: shuffles, and other cuts between blocks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from hocket.data import block_reads, blocks, plan, settings
 from hocket.data.execution import tasks
 
 MOST_GROUPS = 256
-"""Of a shuffle: each block is cut into so many pieces, and each piece costs a message."""
+"""Largest number of groups of a shuffle: each block is cut into this many pieces, and each piece costs a message."""
 
 MOST_PARTS = 64
-"""How many blocks a task of a shuffle looks at, however small they are: each costs a message, for each new block."""
+"""Largest number of blocks that a task of a shuffle reads, however small they are. For each new block, each block that
+the task reads costs a message."""
 
 LEAST_PIECE = 320 << 10
-"""Bytes. What is smaller than 256 KiB travels in messages instead of shared memory, through the driver, and no limit of
-the store holds for it. Pieces are not all of one size."""
+"""Bytes. A piece below 256 KiB travels in messages through the driver instead of in shared memory, and the store's
+limit does not cover it. The sizes of pieces vary."""
 
 
 def rearrange(
@@ -31,7 +32,7 @@ def rearrange(
     options: settings.ExecutionOptions,
     scope: scopes.Scope,
 ) -> Iterator[block_reads.Stored]:
-    """Give the new blocks of a plan's barrier. Takes `parts` away one by one, so that they can be forgotten."""
+    """Yield the new blocks of a plan's barrier. Empties `parts` one by one, to free the blocks."""
     name = type(barrier).__name__.lower()
     sizes = [part.num_rows for part in parts]
     num_bytes = sum(part.num_bytes for part in parts)
@@ -45,17 +46,17 @@ def rearrange(
 
 
 def _choose_group_bytes(num_bytes: int, options: settings.ExecutionOptions) -> int:
-    """Return how many bytes of rows a task of a shuffle may look at. Where memory is limited: as many in each pass,
-    with pieces that the limit of the store holds for."""
+    """Return how many bytes of rows a task of a shuffle may read. If memory is limited, both passes read equally many,
+    and pieces are large enough for the limit of the store."""
     if options.memory_limit is None:
         return options.max_bytes_in_flight // 4 + 1
     return math.isqrt(num_bytes * LEAST_PIECE) + 1
 
 
 def _submit_gather(task: tasks.Task, parts: Sequence[block_reads.Stored], rows: plan.Rows) -> list[Any]:
-    """Have a block made of rows of any of the parts."""
+    """Submit a task that makes a block from rows of any of the parts."""
     first, last = 0, len(parts)
-    if isinstance(rows, range):  # only the blocks that it touches
+    if isinstance(rows, range):  # the task needs only the blocks that have these rows
         starts = np.cumsum([0, *(part.num_rows for part in parts)])
         first = int(np.searchsorted(starts, rows.start, side="right")) - 1
         last = int(np.searchsorted(starts, rows.stop - 1, side="right"))
@@ -66,14 +67,14 @@ def _submit_gather(task: tasks.Task, parts: Sequence[block_reads.Stored], rows: 
 
 
 def _gather(rows: plan.Rows, parts: Sequence[tuple[int, int]], *whole: blocks.Block) -> tuple[blocks.Block, tasks.Size]:
-    """Make a block of rows of several. Runs in a task."""
+    """Make a block from rows of several blocks. Runs in a task."""
     starts = np.cumsum([0, *(stop - start for start, stop in parts)])[:-1]
     numbers = np.asarray(rows, np.int64) if isinstance(rows, range) else rows.list_rows()
     block = blocks.gather(numbers, starts, lambda at: whole[at].cut(*parts[at]))
     return block, tasks.measure(block)
 
 
-# --- a shuffle of more than a task can look at ------------------------------------------------------------------------
+# --- a shuffle of more blocks than a task can read --------------------------------------------------------------------
 
 
 def _exchange(
@@ -84,17 +85,18 @@ def _exchange(
     options: settings.ExecutionOptions,
     scope: scopes.Scope,
 ) -> Iterator[block_reads.Stored]:
-    """Give blocks of rows of all parts, where these are too many to look at for each: first the rows of some parts are
-    put together by groups of new blocks, and then the new blocks of each group are made of its pieces of all. So every
-    row is written and read twice, however many blocks there are. Nobody holds a list of all rows: tasks compute the
-    order of theirs.
+    """Yield the blocks of a shuffle that has too many parts for one task to read.
+
+    A first pass sorts the rows of some parts at a time by groups of new blocks. A second pass makes the new blocks of
+    each group from the group's pieces of all parts. So every row is written and read twice, however many blocks there
+    are. No process holds a list of all rows: tasks compute the order of their own rows.
     """
     groups = [wanted[first:last] for first, last in block_reads.cut_evenly(len(wanted), num_groups)]
     borders = (wanted[0].start, *(group[-1].stop for group in groups))
     bundles = _bundle(parts, LEAST_PIECE * len(groups))
     parts.clear()
-    # Where a part of a spilled value can be read alone, all pieces of a bundle are one value: each value costs the
-    # driver a descriptor, and it may have some thousands. Elsewhere each piece is a value.
+    # Where the engine can read a part of a spilled object alone, all pieces of a bundle are one object: each object
+    # costs the driver a descriptor, and it may have some thousands. Elsewhere each piece is an object.
     are_apart = not session.get_engine().reads_parts
     how = _Exchange(borders, are_apart=are_apart, is_tight=options.memory_limit is not None)
     num_returns = len(groups) + 1 if are_apart else 3
@@ -119,18 +121,18 @@ def _exchange(
             else:
                 yield task.remote(how, group, [(end[at], end[at + 1]) for end in ends], *(refs[0] for refs in made))
 
-    # Each looks at a group's rows at once. Where memory is limited, one alone does.
+    # Each task holds a whole group. If memory is limited, only one task runs at a time.
     yield from tasks.read_ahead(gather(), options, scope, 1 if how.is_tight else None)
 
 
 def _take(refs: list[Any], at: int) -> object:
-    """Return a reference, and forget it here."""
+    """Return a reference, and remove it from the list."""
     ref, refs[at] = refs[at], None
     return ref
 
 
 def _bundle(parts: Sequence[block_reads.Stored], least_bytes: int) -> list[list[block_reads.Stored]]:
-    """Return blocks together that are so large."""
+    """Return bundles of blocks. Each bundle but the last has at least this many bytes."""
     bundles: list[list[block_reads.Stored]] = []
     num_bytes = least_bytes
     for part in parts:
@@ -145,12 +147,12 @@ def _bundle(parts: Sequence[block_reads.Stored], least_bytes: int) -> list[list[
 @final
 @dataclass(frozen=True)
 class _Exchange:
-    """The facts that all tasks of a shuffle share."""
+    """Facts that all tasks of a shuffle share."""
 
     borders: tuple[int, ...]
-    """At which positions of the order the groups begin, and where the last one ends."""
+    """The positions at which the groups begin, and the end of the last group."""
     are_apart: bool
-    """Whether each piece is a value of its own; else they are parts of one."""
+    """Whether each piece is an object; if not, the pieces of a bundle are parts of one object."""
     is_tight: bool
     """Whether memory is limited."""
 
@@ -158,8 +160,8 @@ class _Exchange:
 def _sort_by_group(
     how: _Exchange, drawn: plan.Drawn, start: int, spans: Sequence[tuple[int, int]], *whole: blocks.Block
 ) -> list[object]:
-    """Return the rows of blocks, which begin with row `start`, by the groups that they go to; then where the groups
-    end, if they are one value; and then their size. Runs in a task."""
+    """Return the rows of blocks, the first of which is row `start`, sorted by the groups of their new blocks. The size
+    is the last element. If the pieces are one object, the ends of the groups come before it. Runs in a task."""
     parts = [block.cut(*span) for block, span in zip(whole, spans, strict=True)]
     num_rows = sum(part.num_rows for part in parts)
     positions = drawn.open_order().find_positions(np.arange(start, start + num_rows))
@@ -168,7 +170,7 @@ def _sort_by_group(
     ends = np.searchsorted(group[by_group], np.arange(len(how.borders)))
     if all(part.columns.keys() == parts[0].columns.keys() for part in parts):
         found: dict[str, Any] = {}
-        for name in parts[0].columns:  # one by one, so that one alone is there twice
+        for name in parts[0].columns:  # column by column: only one is in memory twice
             found |= blocks.join([part.select([name]) for part in parts]).pick(by_group).columns
         block = blocks.Block(found, num_rows)
     else:
@@ -184,8 +186,8 @@ def _sort_by_group(
 def _gather_group(
     how: _Exchange, group: Sequence[plan.Drawn], spans: Sequence[tuple[int, int]] | None, *whole: blocks.Block
 ) -> Iterator[blocks.Block | tasks.Size]:
-    """Yield the blocks of a group, each followed by its size. `spans` are the group's rows in the given blocks; None:
-    all. Runs in a task."""
+    """Yield the blocks of a group, each followed by its size. `spans` are the group's rows in the blocks; None: all.
+    Runs in a task."""
     pieces = whole if spans is None else [block.cut(*span) for block, span in zip(whole, spans, strict=True)]
     rows = np.concatenate([wanted.list_rows() for wanted in group])
     ranks = np.empty(len(rows), np.int64)

@@ -1,4 +1,4 @@
-"""Counts of an execution, taken where blocks pass from a stage to the next."""
+"""Counts of an execution, taken where blocks pass from one stage to the next."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SHOWN: Final = 5
 """How many of the files that are left out are named."""
 
 _LINE_AFTER_S: Final = 2.0
-"""How long a reader sees no line of progress. A guess: shorter reads need none."""
+"""Seconds before the first line of progress. A guess: shorter reads need none."""
 
 _LINE_EACH_S: Final = 0.2
-"""How often the line is written anew."""
+"""Seconds between two updates of the line."""
 
 
 @final
@@ -27,7 +27,7 @@ class Stage:
     """Counts of the blocks that a stage has passed on.
 
     Args:
-        name: What it does.
+        name: Name of the stage.
     """
 
     name: str
@@ -35,15 +35,15 @@ class Stage:
     num_rows: int = 0
     num_bytes: int = 0
     waited_s: float = 0.0
-    """How long what follows waited for its blocks, what comes before it included."""
+    """How long the next stage waited for blocks, including the time of earlier stages."""
     held_s: float = 0.0
-    """How long it had a block that what follows had not asked for: the time that it was held up."""
+    """How long the stage was held up: it had a block that the next stage had not requested."""
 
     has_ended: bool = False
-    """Whether nothing more comes of it."""
+    """Whether the stage yields no more blocks."""
 
     left_out: list[str] = field(default_factory=list)
-    """Files that it could not read."""
+    """Files that the stage could not read."""
 
     def add(self, block: block_reads.Held | block_reads.Stored) -> None:
         """Note that a block has passed."""
@@ -57,10 +57,10 @@ class Stage:
 @final
 @dataclass
 class Record:
-    """Counts of an execution, while it goes on and afterwards.
+    """Counts of an execution, during and after it.
 
     Args:
-        num_rows: How many rows there will be; None if nobody knows.
+        num_rows: Number of rows of the result; None if unknown.
     """
 
     num_rows: int | None = None
@@ -69,7 +69,7 @@ class Record:
     def watch(
         self, name: str, found: Iterator[block_reads.Held | block_reads.Stored]
     ) -> Iterator[block_reads.Held | block_reads.Stored]:
-        """Give what a stage gives, and count it."""
+        """Return an iterator over a stage's blocks that counts them."""
         if not self.stages:
             showing.show("executions", self, Record._show)
         stage = Stage(name)
@@ -79,7 +79,7 @@ class Record:
     def show(
         self, found: Iterator[block_reads.Held | block_reads.Stored]
     ) -> Iterator[block_reads.Held | block_reads.Stored]:
-        """Give the blocks of the last stage, and show how far it is if that takes long."""
+        """Yield the blocks of the last stage, and show progress if that takes long."""
         line = _Line(self.num_rows)
         done = 0
         try:
@@ -91,7 +91,7 @@ class Record:
             line.close()
 
     def describe(self) -> str:
-        """Return a table of the stages, and of what held each up."""
+        """Return a table of the stages, and the cause of the longest wait."""
         if not self.stages:
             return "Nothing was executed yet: read it, or call materialize()."
         rows = [("stage", "blocks", "rows", "bytes", "waited for", "held up")]
@@ -106,7 +106,7 @@ class Record:
         return "\n".join([*lines, *self._list_left_out(), self._judge()])
 
     def _show(self) -> showing.Facts:
-        """Return what viewers see of it."""
+        """Return the facts for viewers."""
         stages = [
             {
                 "name": stage.name,
@@ -126,7 +126,7 @@ class Record:
         }
 
     def _list_stages(self) -> Iterator[tuple[Stage, float]]:
-        """Give each stage, and how long was waited for it without what comes before it."""
+        """Yield each stage, and how long the next stage waited for it without the time of earlier stages."""
         before = 0.0
         for stage in self.stages:
             yield stage, max(0.0, stage.waited_s - before)
@@ -167,7 +167,7 @@ def _count(
 
 @final
 class _Line:
-    """Says in the terminal how many rows there are, of how many (None: nobody knows), and how many a second."""
+    """A line in the terminal with the rows so far, the total (None: unknown), and the rows per second."""
 
     def __init__(self, total: int | None) -> None:
         self._total = total
@@ -195,7 +195,7 @@ class _Line:
 
 
 def _make_bar() -> object:
-    from rich import console, progress  # 50 ms, so only when there is something to show
+    from rich import console, progress  # takes 50 ms, so only when there is something to show
 
     return progress.Progress(
         progress.TextColumn("{task.description}"),

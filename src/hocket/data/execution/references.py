@@ -1,4 +1,4 @@
-"""Blocks as objects of the session: references on tables, frames and arrays, and data sets of these."""
+"""Blocks as objects of the session: references to tables, frames and arrays, and datasets of these."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hocket.engine import contract
 def convert(
     stored: Iterable[block_reads.Stored], batch_format: str, column: str | None = None
 ) -> list[contract.ObjectRef[object]]:
-    """Return references on blocks in the form that a user asks for, made in tasks.
+    """Return references to blocks in the format that a user requests. Tasks convert the blocks.
 
     Args:
         stored: The blocks.
-        batch_format: Which form.
-        column: The one column that is wanted, as an array; None: all.
+        batch_format: The format.
+        column: The one column to return, as an array; None: all.
     """
     task = tasks.make_task(None, _convert, f"to_{batch_format}_refs", num_returns=1)
     found: list[contract.ObjectRef[Any]] = [
@@ -44,8 +44,8 @@ class RefRead:
     """The block behind a reference.
 
     Args:
-        ref: Of an Arrow table, a data frame, an array, or a dict of arrays.
-        caller: For messages.
+        ref: A reference to an Arrow table, a data frame, an array, or a dict of arrays.
+        caller: Name of the user's call, for messages.
     """
 
     ref: contract.ObjectRef[Any]
@@ -64,7 +64,7 @@ class RefRead:
 
 
 def list_reads(refs: object, caller: str) -> list[RefRead]:
-    """Return what reads references."""
+    """Return reads of the blocks behind references."""
     given: list[Any] = list(refs) if isinstance(refs, list | tuple) else [refs]
     strange = next((one for one in given if not isinstance(one, contract.ObjectRef)), None)
     if strange is not None:

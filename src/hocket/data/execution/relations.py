@@ -1,7 +1,7 @@
-"""Whole tables through the engine for tables (DuckDB): in one task, in bounded memory.
+"""Relations of whole tables, which the table engine (DuckDB) computes in one task, in bounded memory.
 
-The task reads the blocks of its tables one by one, as the engine asks for them, and gives the result in blocks, as they
-are requested. It spills to a folder of its own, which it removes in the end.
+The task reads the blocks of its tables one by one, as the engine requests them, and yields the result in blocks, as
+they are requested. The engine spills to a folder, which the task removes in the end.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from hocket.data.execution import scratch, tasks
 from hocket.engine import contract
 
 _FEWEST_ROWS, _MOST_ROWS = 1 << 10, 1 << 20
-"""How many rows a batch of the engine's has: at least, and at most."""
+"""Smallest and largest number of rows of an engine's batch."""
 
 _BLOCK_MEMORY: Final = 1 << 30
-"""Bytes. What the engine may use for one block; far more than it does."""
+"""Bytes that the engine may use for one block, far more than it needs."""
 
 _SMALL_BLOCK: Final = 128 << 20
-"""Bytes. What is made of such a block is certain to fit into `_BLOCK_MEMORY`, so nothing is written to disk."""
+"""Bytes. The work on a block of this size is certain to fit into `_BLOCK_MEMORY`, so the engine needs no disk."""
 
 
 _Source: TypeAlias = Callable[[], Iterator[blocks.Block]]
-"""What gives the blocks of a table, each time that it is called."""
+"""A function that returns an iterator over a table's blocks at each call."""
 
 
 @final
@@ -56,15 +56,15 @@ class _Table:
     types: relations.Table
     source: _Source
     num_rows: int
-    """How many rows it has at most."""
+    """Largest number of its rows."""
     sql: str | None = None
-    """How the engine reads it itself, if it can."""
+    """The query by which DuckDB reads it from files; None if blocks bring its rows."""
 
 
 @final
 @dataclass(frozen=True)
 class _Limits:
-    """The limits of the engine for tables."""
+    """The limits of the table engine."""
 
     memory: int
     threads: int
@@ -77,7 +77,7 @@ def relate(
     options: settings.ExecutionOptions,
     scope: scopes.Scope,
 ) -> Iterator[block_reads.Stored]:
-    """Give the result of a query over tables."""
+    """Yield the result of a query over tables."""
     tasks.check_store(options)
     types: list[relations.Table] = []
     parts: list[Sequence[_Part] | scans.Scan] = []
@@ -91,14 +91,14 @@ def relate(
         types.append(transport.unify(known, query.name))
         mixed |= transport.list_mixed(known, types[-1])
         parts.append([_Part(one.ref, one.start, one.stop) for one in stored])
-    if not any(types):  # tables of which no block has columns: there is nothing to relate
+    if not any(types):  # no block of any table has columns: there is nothing to relate
         return
     statement = dataclasses.replace(query.build(types), mixed=mixed)
     is_alone = statement.is_ordered or options.memory_limit is not None  # each thread takes memory of its own
     threads = 1 if is_alone else max(1, int(tasks.count_cpus()))
     limits = _Limits(options.get_engine_memory(), threads, settings.DataContext.get_current().get_block_bytes())
     task = tasks.make_many(scope, _run, query.name, tasks.choose_cpus(options))
-    scope.at_end(scratch.remove_left)  # of a worker that was killed
+    scope.at_end(scratch.remove_left)  # removes the folder of a killed worker
     made = task.remote(statement, types, parts, limits)
     del parts
     yield from tasks.list_blocks(made, scope)
@@ -107,7 +107,7 @@ def relate(
 def _store(
     found: Iterable[block_reads.Held | block_reads.Stored],
 ) -> tuple[list[blocks.Types], list[block_reads.Stored]]:
-    """Return what the columns of all blocks hold, and the blocks that have rows, in the engine."""
+    """Return the types of all blocks' columns, and the blocks that have rows, in the engine."""
     types: list[blocks.Types] = []
     stored = []
     for one in found:
@@ -122,7 +122,7 @@ def _store(
 
 
 def apply(query: relations.Query, block: blocks.Block) -> blocks.Block:
-    """Return what becomes of one block alone. Runs in a task."""
+    """Return the query's result for a single block. Runs in a task."""
     if not block.columns:
         return block
     table = transport.unify([block.find_types()], query.name)
@@ -135,7 +135,7 @@ def apply(query: relations.Query, block: blocks.Block) -> blocks.Block:
 
 
 def take_scan(query: relations.Query, scan: scans.Scan) -> blocks.Block:
-    """Return what becomes of the one block of a scan. Runs in a task."""
+    """Return a query's result for the only block of a scan. Runs in a task."""
     limits = _Limits(_BLOCK_MEMORY, 1, 1 << 60)
     is_small = all((read.num_bytes or _SMALL_BLOCK + 1) <= _SMALL_BLOCK for read in scan.reads)
     with _open_kept() if is_small else _open(limits) as connection:
@@ -149,7 +149,7 @@ def _run(
     parts: Sequence[Sequence[_Part] | scans.Scan],
     limits: _Limits,
 ) -> Iterator[blocks.Block | tasks.Size]:
-    """Give the blocks of a result, each followed by its size. Runs in a task."""
+    """Yield the blocks of a result, each followed by its size. Runs in a task."""
     opened = [
         _open_scan(one) if isinstance(one, scans.Scan) else _open_parts(table, one)
         for table, one in zip(tables, parts, strict=True)
@@ -178,7 +178,7 @@ def _fetch(part: _Part) -> blocks.Block:
 
 @contextlib.contextmanager
 def _open(limits: _Limits) -> Iterator[Any]:
-    """Give a connection to an engine that writes to disk what goes beyond its memory."""
+    """Yield a connection to an engine that spills to disk beyond its memory limit."""
     with scratch.make_folder() as folder:
         config = {
             "memory_limit": f"{max(limits.memory >> 20, 64)}MiB",
@@ -191,21 +191,21 @@ def _open(limits: _Limits) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _open_kept() -> Iterator[object]:
-    """Give a connection to the engine that this process keeps for single blocks: to start one costs more than they do.
-    It writes nothing to disk."""
+    """Yield a connection to the engine that this process keeps for single blocks: starting one would cost more than the
+    query. This engine writes nothing to disk."""
     with _keep_engine(os.getpid()).cursor() as connection:
         yield _silence(connection)
 
 
 @functools.lru_cache(1)
 def _keep_engine(pid: int) -> Any:
-    """Return the engine of a process: a fork has its own."""
+    """Return the engine of a process. A forked process makes its own."""
     config = {"memory_limit": f"{_BLOCK_MEMORY >> 20}MiB", "temp_directory": "", "threads": 1}
     return load("A relation").connect(":memory:", config=config)
 
 
 def _silence(connection: Any) -> object:
-    connection.execute("SET enable_progress_bar = false")  # it would write among the program's own lines
+    connection.execute("SET enable_progress_bar = false")  # the bar would appear among the program's own output
     return connection
 
 
@@ -229,6 +229,7 @@ def _query(
 def _execute(
     connection: Any, statement: relations.Statement, tables: Sequence[_Table], limits: _Limits
 ) -> Iterator[blocks.Block]:
+    """Yield the result of a statement about tables, which all take the same way."""
     duckdb = load("A relation")
     failed: list[BaseException] = []
     seen = _Categories(statement)
@@ -245,7 +246,7 @@ def _execute(
     try:
         result = connection.sql(sql).to_arrow_reader(_choose_rows(statement, limits))
         yield from _cut_result(result, statement, seen, limits)
-    except (duckdb.Error, OSError) as error:  # Arrow makes an OSError of what goes wrong while it reads on
+    except (duckdb.Error, OSError) as error:  # Arrow raises an OSError for failures while it reads on
         if failed:
             raise failed[0] from None
         raise _explain(duckdb, error, statement, limits) from error
@@ -255,7 +256,7 @@ def load(caller: str) -> Any:
     """Return DuckDB.
 
     Raises:
-        MissingExtraError: It is not installed.
+        MissingExtraError: DuckDB is not installed.
     """
     return extras.load("duckdb", caller, "DuckDB", "Run pip install 'hocket[data]'.")
 
@@ -279,8 +280,8 @@ def _build_reader(
     ranks: Mapping[str, object],
     failed: list[BaseException],
 ) -> object:
-    """Return what the engine reads a table from: Arrow's stream of its blocks, with the rows' numbers, and those of the
-    categories of some columns."""
+    """Return an Arrow stream of a table's blocks for the engine. It has the row numbers, and the numbers of the
+    categories in the columns of `ranks`."""
     pa = arrow.load("A relation")
     number_type = pa.uint32() if count <= 1 << 32 else pa.int64()  # sorting by fewer bytes is up to three times as fast
     types = [transport.encode_type(kind) for kind in table.values()]
@@ -300,7 +301,7 @@ def _build_reader(
                     orders = [_rank(block, name, table[name], known) for name, known in ranks.items()]
                     yield pa.RecordBatch.from_arrays([*found, numbers, *orders], schema=schema)
                     start += num_rows
-        except BaseException as error:  # the engine would make a text of it
+        except BaseException as error:  # the engine would keep only its text
             failed.append(error)
             raise
 
@@ -308,7 +309,7 @@ def _build_reader(
 
 
 def _list_ranks(statement: relations.Statement, source: _Source) -> dict[str, object]:
-    """Return the categories, in their order, of the columns by whose categories a table is sorted."""
+    """Return the ordered categories of the columns that the engine sorts by their categories."""
     if not statement.ranks:
         return {}
     found: dict[str, list[object]] = {name: [] for name in statement.ranks}
@@ -326,18 +327,18 @@ def _rank(block: blocks.Block, name: str, kind: Any, known: object) -> object:
 
 
 def _list_categories(block: blocks.Block, name: str) -> list[object]:
-    """Return the categories of a block's column, if it has some."""
+    """Return a list with the categories of a block's column; empty if there are none."""
     found = getattr(block.columns.get(name), "dictionary", None)
     return [found] if found is not None and len(found) else []
 
 
 @final
 class _Categories:
-    """The categories of the columns of a result. The engine has read all of its tables before it gives the first row,
-    since each result is in an order.
+    """The categories of the columns of a result. They are complete at the result's first row: each result has an order,
+    so the engine has read all tables by then.
 
     Args:
-        statement: What gives the result.
+        statement: The statement of the result.
     """
 
     def __init__(self, statement: relations.Statement) -> None:
@@ -350,14 +351,14 @@ class _Categories:
         self._merged: dict[str, object] = {}
 
     def add(self, number: int, block: blocks.Block) -> blocks.Block:
-        """Take the categories of a block of a table, and return the block."""
+        """Note the categories of a block of a table, and return the block."""
         for (table, name), seen in self._seen.items():
             if table == number:
                 seen.extend(_list_categories(block, name))
         return block
 
     def get(self, name: str) -> object:
-        """Return the categories of a column of the result; None if it has none."""
+        """Return the categories of a column of the result; None if there are none."""
         if name in self._kinds and name not in self._merged:
             seen = [one for source in self._sources[name] for one in self._seen[source]]
             ordered = self._kinds[name].ordered
@@ -366,10 +367,10 @@ class _Categories:
 
 
 def _choose_rows(statement: relations.Statement, limits: _Limits) -> int:
-    """Return how many rows the engine gives at a time: a part of a block, if it is known how large rows are."""
+    """Return the number of rows of the engine's batches: a part of a block, if the width of a row is known."""
     try:
         width: int = sum(kind.bit_width for _, kind in statement.columns) // 8
-    except (AttributeError, ValueError):  # texts, lists and what the engine computes
+    except (AttributeError, ValueError):  # texts, lists and types that the engine determines
         return _FEWEST_ROWS
     return max(_FEWEST_ROWS, min(_MOST_ROWS, limits.block_bytes // 4 // max(1, width)))
 
@@ -377,7 +378,7 @@ def _choose_rows(statement: relations.Statement, limits: _Limits) -> int:
 def _cut_result(
     result: Any, statement: relations.Statement, seen: _Categories, limits: _Limits
 ) -> Iterator[blocks.Block]:
-    """Give a result in blocks of the size that is wanted; one without rows if there are none."""
+    """Yield a result in blocks of the wanted size, or a block without rows if there are none."""
     waiting: list[object] = []
     rest = None
     num_bytes, wanted, is_empty = 0, limits.block_bytes, True
@@ -391,12 +392,13 @@ def _cut_result(
             continue
         whole = _read_batches(waiting, rest, statement, seen)
         waiting.clear()
+        # The last group may go on in the next batch, so it has to wait.
         end = _find_border(whole, statement.num_keys) if statement.num_keys else whole.num_rows
         if end:
             yield whole.cut(0, end)
         rest = whole.cut(end, whole.num_rows) if end < whole.num_rows else None
         num_bytes = rest.count_bytes() if rest is not None else 0
-        wanted = limits.block_bytes if end else 2 * num_bytes  # a large group is not put together with each batch
+        wanted = limits.block_bytes if end else 2 * num_bytes  # a large group is not joined anew with every batch
     if waiting:
         yield _read_batches(waiting, rest, statement, seen)
     elif rest is not None:
@@ -434,7 +436,7 @@ def _decode(name: str, column: Any, kind: object, seen: _Categories) -> object:
 
 
 def _narrow(column: Any, *, is_part: bool) -> object:
-    """Return whole numbers of 128 bits as 64, with or without signs. Parts of a sum may be larger than the sum."""
+    """Return 128-bit whole numbers as 64-bit ones, signed or not. Parts may be larger than their sum, and stay wide."""
     found = arrow.narrow(column)
     if is_part or not arrow.load("A relation").types.is_decimal(found.type):
         return found
@@ -445,16 +447,16 @@ def _narrow(column: Any, *, is_part: bool) -> object:
 
 
 def _find_border(block: blocks.Block, num_keys: int) -> int:
-    """Return where the last group of a block begins: it may go on in the next one."""
+    """Return where the last group of a block begins: it may go on in the next block."""
     starts = steps.find_groups(block, list(block.columns)[:num_keys])
     return int(starts[-1]) if len(starts) else 0
 
 
-# Aggregates of Python functions: what is made of the groups of each block, and then of all blocks. Runs in tasks.
+# Aggregates of Python functions: first of the groups of each block, and then of all blocks. They run in tasks.
 def accumulate(
     keys: Sequence[str], aggregations: Sequence[aggregates.Accumulating], block: blocks.Block
 ) -> blocks.Block:
-    """Return a row for each group of a block: its key, and what is made of its rows."""
+    """Return a row for each group of a block: its key, and the accumulations of its rows."""
     if not block.num_rows:
         return blocks.Block({}, 0)
     groups = list(_list_groups(block, keys))
@@ -465,7 +467,7 @@ def accumulate(
 
 
 def merge(keys: Sequence[str], aggregations: Sequence[aggregates.Accumulating], block: blocks.Block) -> blocks.Block:
-    """Return a row for each group, in the order of the keys, of what was made of all blocks."""
+    """Return a row for each group, in the order of the keys, with the results of all blocks' accumulations."""
     if not block.num_rows:
         return blocks.Block({}, 0)
     groups = list(_list_groups(block, keys))
@@ -482,7 +484,7 @@ def merge(keys: Sequence[str], aggregations: Sequence[aggregates.Accumulating], 
 
 
 def _list_groups(block: blocks.Block, keys: Sequence[str]) -> Iterator[blocks.Block]:
-    """Give the rows of each group, in the order of the keys."""
+    """Yield the rows of each group, in the order of the keys."""
     if not keys:
         yield block
         return
@@ -502,7 +504,7 @@ def _read_key(group: blocks.Block, keys: Sequence[str]) -> object:
 
 
 def _name_made(number: int) -> str:
-    """Return the name of a column of what was made. No user's column begins so."""
+    """Return the name of a column of accumulations. No user's column begins with a NUL character."""
     return f"\0{number}"
 
 

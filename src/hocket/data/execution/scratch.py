@@ -1,6 +1,6 @@
 """Folders for rows that do not fit into memory.
 
-The process that makes one removes it; the next process that needs one removes those that a killed process has left.
+The process that makes a folder removes it. After a kill, the next process that needs a folder removes it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PREFIX = "hocket-data-"
 
 @contextlib.contextmanager
 def make_folder() -> Iterator[str]:
-    """Give a folder, which is removed after the block."""
+    """Yield the path of a new folder, which is removed after the ``with`` block."""
     remove_left()
     folder = working_folders.WorkingFolder(_PREFIX)
     try:
@@ -26,15 +26,12 @@ def make_folder() -> Iterator[str]:
 
 
 def remove_left() -> None:
-    """Remove the folders of processes that are dead."""
+    """Remove the folders of dead processes."""
     working_folders.sweep(_PREFIX)
 
 
 def keep_folder() -> working_folders.WorkingFolder:
-    """Return a new folder, which is removed when this process ends.
-
-    After a kill, the next process that needs one removes it.
-    """
+    """Return a new folder, which is removed when this process ends."""
     remove_left()
     folder = working_folders.WorkingFolder(_PREFIX)
     atexit.register(folder.remove)

@@ -1,4 +1,4 @@
-"""A plan's stages, one behind the other: each gives blocks as the next one asks for them."""
+"""The stages of a plan, one after the other. Each yields blocks as the next one requests them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Blocks: TypeAlias = Iterator[block_reads.Held | block_reads.Stored]
 
 @final
 class Stream(Iterator[block_reads.Held | block_reads.Stored]):
-    """The blocks of a plan, one by one, while later ones are worked on.
+    """The blocks of a plan, one by one, while tasks work on later ones.
 
-    Its tasks end with it: when it has given all, when an error or a signal passes through it, when it is closed, in any
-    thread, and when it is gone.
+    The tasks end with the stream: after its last block, when an error or a signal passes through it, when any thread
+    closes it, and when it is garbage-collected.
 
     Raises:
-        TaskError: A step failed. It is also an instance of what was raised.
+        TaskError: A step failed. It is also an instance of the error's class.
     """
 
     def __init__(self, found: Blocks, scope: scopes.Scope) -> None:
@@ -48,7 +48,7 @@ def stream(whole: plan.Plan, options: settings.ExecutionOptions, record: records
     Args:
         whole: The plan.
         options: The limits.
-        record: Notes what each stage does. None: nobody wants to know.
+        record: Counts the blocks of each stage. None: no counts.
     """
     scope = scopes.Scope()
     return Stream(_stream(whole, options, record, scope), scope)
@@ -68,7 +68,7 @@ def _stream(
     watch = _pass_on if record is None else record.watch
     reads: Iterator[block_reads.Read] = iter(whole.reads)
     ops = list(whole.ops)
-    while ops and isinstance(ops[0], plan.BlockOrder):  # nothing is read yet
+    while ops and isinstance(ops[0], plan.BlockOrder):  # nothing is read yet, so reads can be reordered
         reads = iter(_reorder(list(reads), ops[0].seed))
         del ops[0]
     are_few = _are_few(whole.reads)
@@ -83,7 +83,7 @@ def _stream(
     for is_step, group in itertools.groupby(ops[len(first) :], key=_is_step):
         if is_step:
             steps = _list_steps(group)
-            keeps_numbers = are_few and steps[0] is ops[0]  # other tasks take them, whose draws are to be the same
+            keeps_numbers = are_few and steps[0] is ops[0]  # tasks other than the reads' must draw the same numbers
             taken = tasks.take_steps(found, steps, options, scope, keeps_numbers=keeps_numbers)
             found = watch(_describe(steps), taken)
             continue
@@ -112,7 +112,7 @@ def _describe(steps: Sequence[plan.Step], *before: str) -> str:
 
 
 def _are_few(reads: Sequence[block_reads.Read]) -> bool:
-    """Return whether so few large files are read that other tasks should take the steps."""
+    """Return whether there are so few reads of several blocks that other tasks should run the steps."""
     are_many = bool(reads) and all(map(block_reads.gives_many, reads))
     return are_many and len(reads) < 2 * tasks.count_cpus()
 
@@ -120,7 +120,7 @@ def _are_few(reads: Sequence[block_reads.Read]) -> bool:
 def store(
     whole: plan.Plan, options: settings.ExecutionOptions, record: records.Record | None = None
 ) -> list[block_reads.Stored]:
-    """Execute a plan, keep its blocks in the engine, and return what stands for them. Empty ones are left out."""
+    """Execute a plan, keep its blocks in the engine, and return their reads. Empty blocks are left out."""
     return _store(stream(whole, options, record), options)
 
 
@@ -134,7 +134,7 @@ def _store(found: Blocks, options: settings.ExecutionOptions) -> list[block_read
 
 
 def find_block(whole: plan.Plan, options: settings.ExecutionOptions) -> blocks.Block:
-    """Return the first block of a plan that has rows; the first one if none has."""
+    """Return the first block of a plan that has rows; the first block if none has."""
     if whole.get_optional_count() and all(isinstance(op, plan.Step | plan.Pool) for op in whole.ops):
         first_read = next(read for read in whole.reads if read.num_rows)
         whole = plan.Plan((first_read,), whole.ops)
@@ -173,7 +173,7 @@ def _limit(found: Blocks, op: plan.Limit, options: settings.ExecutionOptions, sc
         if one.num_rows <= left:
             yield one
         elif not left:
-            yield block_reads.Held(tasks.fetch(one).cut(0, 0))  # the columns are known all the same
+            yield block_reads.Held(tasks.fetch(one).cut(0, 0))  # with limit 0, the result still has its columns
         else:
             yield from cut_parts([one], 0, left)
         left -= min(left, one.num_rows)
@@ -216,7 +216,7 @@ def _zip(found: Blocks, op: plan.Zip, options: settings.ExecutionOptions, scope:
 def _put_together(
     counts: Sequence[int], spans: Sequence[tuple[int, int]], *whole: blocks.Block
 ) -> tuple[blocks.Block, tasks.Size]:
-    """Make a block of the columns of several. Runs in a task."""
+    """Make a block from the columns of several blocks. Runs in a task."""
     pieces = iter([block.cut(*span) for block, span in zip(whole, spans, strict=True)])
     sides = [list(itertools.islice(pieces, count)) for count in counts]
     block = blocks.put_beside([blocks.join(side) if len(side) > 1 else side[0] for side in sides])
@@ -224,7 +224,7 @@ def _put_together(
 
 
 def _find_scan(whole: plan.Plan) -> tuple[scans.Scan | None, int]:
-    """Return what the engine for tables reads itself, if a relation comes first, and how many steps are before it."""
+    """Return the scan before a relation, and the number of steps in it; None and 0 without one."""
     found = whole.find_scan()
     if found is None or found[1] == len(whole.ops) or not isinstance(whole.ops[found[1]], plan.Relation):
         return None, 0
@@ -256,7 +256,7 @@ _STAGES: dict[type, Callable[[Blocks, Any, settings.ExecutionOptions, scopes.Sco
 def cut_parts(
     parts: Sequence[block_reads.Held | block_reads.Stored | block_reads.Filed], start: int, stop: int
 ) -> list[block_reads.Held | block_reads.Stored]:
-    """Return the part of some blocks that begins and ends at rows."""
+    """Return the rows from `start` to `stop` of some blocks, as parts of the blocks."""
     found: list[block_reads.Held | block_reads.Stored] = []
     at = 0
     for part in parts:
@@ -272,11 +272,11 @@ def cut_parts(
 
 @final
 class Source:
-    """The blocks of an executed plan, which can be read in any order.
+    """The blocks of an executed plan, for reads in any order.
 
     Args:
         parts: The blocks.
-        shuffle_seed: Which orders the epochs have; None: that of the blocks.
+        shuffle_seed: Selects the orders of the epochs; None: the order of the blocks.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ class Source:
 
 
 def file_source(source: Source, folder: str) -> Source:
-    """Return the same rows in files, in a folder that is there, for ranks that have no engine but see the folder."""
+    """Write the rows to files in an existing folder, and return these. For ranks that see the folder, but no engine."""
     parts = [
         block_reads.file_block(tasks.fetch(part), f"{folder}/{number}.block")
         for number, part in enumerate(source.parts)
@@ -299,7 +299,7 @@ def file_source(source: Source, folder: str) -> Source:
 
 
 def build_source(whole: plan.Plan, options: settings.ExecutionOptions, *, stays_here: bool) -> Source:
-    """Execute a plan; see `Dataset.build_source`."""
+    """Execute a plan. See `Dataset.build_source`."""
     seed = None
     if whole.ops and isinstance(whole.ops[-1], plan.Shuffle):
         seed, whole = whole.ops[-1].seed, plan.Plan(whole.reads, whole.ops[:-1])

@@ -1,4 +1,4 @@
-"""Tasks that make blocks, in every kind of execution, and how many of them run ahead of the reader."""
+"""Tasks that make blocks, for every kind of execution, and the number that runs ahead of the reader."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hocket.data import steps as steps_module
 from hocket.engine import contract
 
 MOST_AHEAD: Final = 4
-"""How many objects of a task that makes several blocks wait for their reader: two blocks and their sizes. A guess."""
+"""How many objects of a task with several blocks wait for their reader: two blocks and their sizes. A guess."""
 
 
 class Task(Protocol):
-    """A remote function as `make_task` makes it: how many references a call returns is not in its type."""
+    """A remote function of `make_task`. Its type does not show how many references a call returns."""
 
     def remote(self, *args: Any) -> Any:
         """Start a call."""
@@ -35,11 +35,11 @@ class Size:
     num_rows: int
     num_bytes: int
     types: blocks.Types
-    """What its columns hold."""
+    """Names and types of the block's columns."""
     left_out: tuple[str, ...] = ()
-    """Files that could not be read for it, and that the program does not want to hear of."""
+    """Files that could not be read, and that the program has chosen to skip."""
     number: int = 0
-    """Of a read that gives several blocks: which one it is, among those of all reads."""
+    """Number of the block among the blocks of all reads, if its read supplies several."""
 
 
 def measure(block: blocks.Block) -> Size:
@@ -50,14 +50,14 @@ def measure(block: blocks.Block) -> Size:
 @final
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The operations that tasks carry out on blocks."""
+    """The steps that a task runs on a block."""
 
     steps: tuple[plan.Step, ...]
     context: settings.DataContext
-    """The settings that the plan is executed with."""
+    """The settings of the plan's execution."""
 
     def take(self, block: blocks.Block, number: int) -> tuple[blocks.Block, Size]:
-        """Return what becomes of a block."""
+        """Return the steps' result for a block, and its size."""
         for step in self.steps:
             block = step.take(block, number)
         if self.context.execution_options.memory_limit is not None:
@@ -68,7 +68,7 @@ class _Work:
 def _run(
     read: block_reads.Read | blocks.Block, part: tuple[int, int] | None, number: int, work: _Work
 ) -> tuple[blocks.Block, Size]:
-    """Read a block and take its steps. Runs in a task."""
+    """Read a block and run its steps. Runs in a task."""
     with settings.lend(work.context), settings.collect_left_out() as left_out:
         found = _scan(read, work.steps) if part is None else None
         if found is not None:
@@ -80,8 +80,8 @@ def _run(
 
 
 def _scan(read: block_reads.Read | blocks.Block, steps: Sequence[plan.Step]) -> tuple[blocks.Block, int] | None:
-    """Return what the first steps make of a read, and how many they are, if the engine for tables does all of them, and
-    reads the file itself."""
+    """Return the block that DuckDB makes of a read and the first steps, and the number of these steps; None if it cannot
+    read the file or take one of the steps."""
     at = next((at for at, step in enumerate(steps) if step.take_scan is not None), None)
     if at is None or isinstance(read, blocks.Block):
         return None
@@ -91,13 +91,13 @@ def _scan(read: block_reads.Read | blocks.Block, steps: Sequence[plan.Step]) -> 
 
 
 def _run_all(read: block_reads.ManyRead, number: int, work: _Work) -> Iterator[blocks.Block | Size]:
-    """Read all blocks and take the steps of each; each is followed by its size. Runs in a task."""
+    """Read all blocks, and yield the steps' result for each, followed by its size. Runs in a task."""
     found = read.iter_blocks()
     for at in itertools.count():
         with (
             settings.lend(work.context),
             settings.collect_left_out() as left_out,
-        ):  # not while it waits: its reader has its own
+        ):  # not across a yield: the reader has its own settings
             block = next(found, None)
             if block is None and not left_out:
                 return
@@ -113,8 +113,8 @@ def _run_all(read: block_reads.ManyRead, number: int, work: _Work) -> Iterator[b
 @final
 @dataclass(frozen=True)
 class _GroupsRead:
-    """The results of a function for the groups of a block, in blocks of about the usual size: only one of these, or the
-    result of one group, is in memory at once."""
+    """The results of a function for the groups of a block, in blocks of about the usual size. Only one such block, or
+    one group's result, is in memory at a time."""
 
     read: block_reads.Read
     step: plan.Step
@@ -127,7 +127,7 @@ class _GroupsRead:
         return blocks.join(list(self.iter_blocks()) or [blocks.Block({}, 0)])
 
     def iter_blocks(self) -> Iterator[blocks.Block]:
-        """Give them, in order."""
+        """Yield the blocks, in order."""
         there = block_reads.Held | block_reads.Stored | block_reads.Filed
         block = fetch(self.read) if isinstance(self.read, there) else self.read()
         made: list[blocks.Block] = []
@@ -143,7 +143,7 @@ class _GroupsRead:
 
 
 def give_memory_back() -> None:
-    """Give the system back what this process has freed and keeps for later."""
+    """Release to the system the memory that this process has freed but keeps for later."""
     pa = sys.modules.get("pyarrow")
     if pa is not None:
         pa.default_memory_pool().release_unused()
@@ -153,7 +153,7 @@ def give_memory_back() -> None:
 
 
 def fetch(found: block_reads.Held | block_reads.Stored | block_reads.Filed) -> blocks.Block:
-    """Return a block. Its columns look into the engine's memory where they can."""
+    """Return a block. Its columns read the engine's memory where possible."""
     if not isinstance(found, block_reads.Stored):
         return found()
     block: blocks.Block = api.get(found.ref)
@@ -161,7 +161,7 @@ def fetch(found: block_reads.Held | block_reads.Stored | block_reads.Filed) -> b
 
 
 def check_store(options: settings.ExecutionOptions) -> None:
-    """Raise if the session's store may hold more than the limit leaves for rows that are kept."""
+    """Raise if the session's store may exceed the limit's share for kept rows."""
     most = options.get_store_memory()
     if most is None:
         return
@@ -175,7 +175,7 @@ def check_store(options: settings.ExecutionOptions) -> None:
 
 
 def count_cpus() -> float:
-    """Return how many CPUs the session has, opening a session if there is none."""
+    """Return the number of CPUs of the session. Opens a session if there is none."""
     return session.get_engine().resources.get_total_resources().get("CPU", 1.0)
 
 
@@ -192,16 +192,16 @@ def make_task(
     num_returns: int | str = 2,
     **more: Any,
 ) -> Task:
-    """Return a function as tasks that are called by what they do, and that end with their scope."""
+    """Return a function as a remote function whose tasks have this name, and end with their scope."""
     if api.get_runtime_context().get_actor_id() is not None:
-        # the actor keeps its CPUs while it waits, as a training rank does: were there no others, it would wait for ever
+        # This actor keeps its CPUs while it waits, as a training rank does. Without others, a task would wait for ever.
         num_cpus = 0
     made: Task = api.remote(num_returns=num_returns, num_cpus=num_cpus, name=f"data: {name}", **more)(function)
     return made if scope is None else scope.bind(made)
 
 
 def make_many(scope: scopes.Scope, function: object, name: str, num_cpus: float = 1.0, **more: object) -> Task:
-    """Return a function that gives blocks, each before its size, as tasks that wait for their reader."""
+    """Return a generator function of blocks and their sizes as a remote function, whose tasks wait for their reader."""
     more["_generator_backpressure_num_objects"] = MOST_AHEAD
     return make_task(scope, function, name, num_cpus, num_returns="streaming", **more)
 
@@ -214,22 +214,22 @@ def take_steps(
     *,
     keeps_numbers: bool = False,
 ) -> Iterator[block_reads.Held | block_reads.Stored]:
-    """Give what steps make of blocks.
+    """Yield the steps' results for blocks.
 
     Args:
-        reads: The blocks. Those that are there already are given as they are, if there is no step.
-        steps: What is done to each.
+        reads: The blocks. Without steps, blocks that are present already are yielded unchanged.
+        steps: The steps.
         options: The limits.
-        scope: Of the execution.
-        keeps_numbers: Whether steps are given the numbers that blocks have as those of reads. If not, blocks are
-            counted.
+        scope: The scope of the execution.
+        keeps_numbers: Whether steps receive the numbers that blocks have as those of reads. If not, blocks are counted
+            from 0.
     """
     if not steps:
         first = next(reads, None)
         if first is None:
             return
         reads = itertools.chain((first,), reads)
-        if isinstance(first, block_reads.Held | block_reads.Stored):  # a source is of one kind
+        if isinstance(first, block_reads.Held | block_reads.Stored):  # all reads of a source are of one kind
             yield from reads
             return
     context = replace(settings.DataContext.get_current(), execution_options=options)
@@ -255,9 +255,9 @@ def take_steps(
 
 
 def list_blocks(made: Any, scope: scopes.Scope) -> Iterator[block_reads.Stored]:
-    """Give the blocks of a task that yields each before its size."""
+    """Yield the blocks of a task that yields each block before its size."""
     for ref in made:
-        size: Size = api.get(next(made, ref))  # the last of a task that failed is its error, alone
+        size: Size = api.get(next(made, ref))  # a failed task's last object is its error, without a size
         yield block_reads.Stored(ref, size.num_bytes, 0, size.num_rows, size.types, size.left_out, size.number)
     scope.release(made)
 
@@ -265,14 +265,14 @@ def list_blocks(made: Any, scope: scopes.Scope) -> Iterator[block_reads.Stored]:
 def read_ahead(
     tasks: Iterator[object], options: settings.ExecutionOptions, scope: scopes.Scope, most: int | None = None
 ) -> Iterator[block_reads.Stored]:
-    """Give the blocks of tasks that make several each, in order. Some tasks run ahead, and wait for the reader when
-    they have made two blocks.
+    """Yield the blocks of tasks that make several each, in order. Some tasks run ahead, and wait for the reader after
+    two blocks.
 
     Args:
-        tasks: Starts one each time that it is asked for one.
+        tasks: Starts the next task at each request.
         options: The limits.
-        scope: Has started them.
-        most: How many run at once. Default: as many as there are CPUs, but two at least.
+        scope: The scope of the tasks.
+        most: Largest number of tasks at a time. Default: the number of CPUs, but at least 2.
     """
     most = most or max(2, int(count_cpus()))
     if options.max_blocks_in_flight is not None:
@@ -295,12 +295,12 @@ def _submit(task: Task, read: block_reads.Read, number: int, work: contract.Obje
 def pump(
     tasks: Iterator[list[contract.AnyRef]], options: settings.ExecutionOptions, scope: scopes.Scope
 ) -> Iterator[block_reads.Stored]:
-    """Start tasks as the limits allow, and give what they make, in order.
+    """Start tasks as the limits allow, and yield their blocks, in order.
 
     Args:
-        tasks: Starts one each time that it is asked for one; it returns the references on its block and its size.
+        tasks: Starts the next task at each request, and yields the references to its block and size.
         options: The limits.
-        scope: Has started them.
+        scope: The scope of the tasks.
     """
     for (ref,), size in run_ahead(tasks, options, scope):
         yield block_reads.Stored(ref, size.num_bytes, 0, size.num_rows, size.types, size.left_out)
@@ -309,14 +309,14 @@ def pump(
 def run_ahead(
     tasks: Iterator[list[contract.AnyRef]], options: settings.ExecutionOptions, scope: scopes.Scope
 ) -> Iterator[tuple[list[contract.AnyRef], Size]]:
-    """Start tasks as the limits allow, and give what each of them returns, with its size, in order. The size is the
-    last of a task's references."""
+    """Start tasks as the limits allow, and yield the references of each, in order, with its size. The size is a task's
+    last reference."""
     most = options.max_blocks_in_flight or max(2, 2 * int(count_cpus()))
     running: deque[list[Any]] = deque()
     largest = 0
     is_over = False
     while True:
-        # Before anything is known of sizes, two are enough to learn it.
+        # Two blocks are enough to learn the size.
         allowed = most if largest else 2
         while (
             not is_over

@@ -1,9 +1,9 @@
-"""Expressions of columns, such as ``col("x") * 2 + 1``: for `Dataset.with_column`, `Dataset.filter` and
+"""Expressions on columns, such as ``col("x") * 2 + 1``: for `Dataset.with_column`, `Dataset.filter` and
 `hocket.data.read_parquet`.
 
-`tree` is what an expression is, and `spaces` its methods for texts, lists and times; `text` reads one that is written
-as a text; `computing` computes it, of the columns of a block, or hands it to Arrow's readers; `functions` is what
-they call.
+`tree` has the class of expressions, and `spaces` its methods for texts, lists and times; `text` parses conditions that
+are written as text; `computing` computes expressions on blocks, or passes them to Arrow's readers; `functions` has the
+functions that expressions call.
 """
 
 from hocket._base import missing as _missing

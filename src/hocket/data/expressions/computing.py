@@ -1,4 +1,4 @@
-"""Expressions, computed: of the columns of a block, or by Arrow's readers."""
+"""Computation of expressions: on the columns of a block, or by Arrow's readers."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from hocket.stores import places
 
 
 def compute_column(expr: tree.Expr, block: blocks.Block, what: str) -> columns.Column:
-    """Return an expression's values of a block.
+    """Return the values of an expression for a block.
 
     Args:
         expr: The expression.
         block: The block.
-        what: Whose expression it is, for the error.
+        what: The call with the expression, for the error.
     """
     found = _compute_array(expr, block, what)
     return arrow.read_column(found)
 
 
 def compute_mask(expr: tree.Expr, block: blocks.Block, what: str) -> npt.NDArray[np.int64]:
-    """Return the numbers of the rows of which a condition is true."""
+    """Return the numbers of the rows for which a condition is true."""
     pa = arrow.load(what)
     found = _compute_array(expr, block, what)
     if not (pa.types.is_boolean(found.type) or pa.types.is_null(found.type)):
@@ -62,12 +62,12 @@ def _compute_array(expr: tree.Expr, block: blocks.Block, what: str) -> Any:
 
 
 def _build_scalar(value: object) -> object:
-    held: Any = arrow.get_optional_array([value])  # which keeps nanoseconds, and 64 bits without a sign
+    held: Any = arrow.get_optional_array([value])  # this keeps nanoseconds, and uint64
     return arrow.load("An expression").scalar(_fit(value)) if held is None else held[0]
 
 
 def _fit(value: object) -> object:
-    """Return a whole number of more than 64 bits as a decimal one, and all else as it is."""
+    """Return a whole number of more than 64 bits as a decimal, and any other value unchanged."""
     return decimal.Decimal(value) if isinstance(value, int) and not -(2**63) <= value < 2**64 else value
 
 
@@ -86,7 +86,7 @@ def _walk(expr: tree.Expr, compute: object, look: Callable[[str], object], make:
 
 
 def to_arrow(expr: tree.Expr, what: str) -> Any:
-    """Return an expression as one of Arrow's own, for its readers."""
+    """Return an expression as an Arrow expression, for Arrow's readers."""
     compute = arrow.load(what, "pyarrow.compute")
     if (strange := _find_strange(expr)) is not None:
         raise ValueError(
@@ -103,14 +103,14 @@ def _find_strange(expr: tree.Expr) -> str | None:
 
 
 def download(uri_column_name: str, *, filesystem: object = None) -> tree.Expr:
-    """Return the bytes of the files whose addresses a column has; a missing address gives a missing value.
+    """Return an expression for the contents of the files at a column's addresses. A missing address stays missing.
 
     Args:
-        uri_column_name: The column: paths, or addresses such as ``s3://bucket/file``.
-        filesystem: Where they are; see `hocket.data.read_parquet`.
+        uri_column_name: The column with paths, or addresses such as ``s3://bucket/file``.
+        filesystem: The file system with the files; see `hocket.data.read_parquet`.
 
     Raises:
-        FileNotFoundError: A file is not there. Raised when rows are asked for.
+        FileNotFoundError: A file does not exist. Raised when rows are read.
 
     Example:
         >>> import pathlib, tempfile

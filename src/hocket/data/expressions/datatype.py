@@ -1,4 +1,4 @@
-"""Types of columns, as Ray names them: one of Arrow's, numpy's or Python's."""
+"""Types of columns, with Ray's names. Each is a type of Arrow's, numpy's or Python's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PYTHON = {
     dt.time: "time64[us]",
     dt.timedelta: "duration[us]",
 }
-"""Arrow's names of Python's types."""
+"""Arrow's names for Python's types."""
 
 _TEMPORAL = {
     "timestamp": ("us", ("s", "ms", "us", "ns")),
@@ -35,7 +35,7 @@ _TEMPORAL = {
     "date32": (None, ()),
     "date64": (None, ()),
 }
-"""Arrow's types of times: their usual unit, and which they have."""
+"""Arrow's types of times: the default unit of each, and all of its units."""
 
 
 def _load() -> Any:
@@ -43,7 +43,7 @@ def _load() -> Any:
 
 
 class TypeCategory(enum.StrEnum):
-    """Kinds of types, for `DataType.is_of`."""
+    """Categories of types, for `DataType.is_of`."""
 
     LIST = "list"
     LARGE_LIST = "large_list"
@@ -63,10 +63,10 @@ class DataType:
     """The type of a column's values, for `udf` and `Expr.cast`.
 
     Args:
-        kind: One of Arrow's types, of numpy's, or a type of Python's.
+        kind: A type of Arrow's, numpy's or Python's.
 
     Raises:
-        TypeError: It is none of these.
+        TypeError: `kind` is none of these.
 
     Example:
         >>> import pyarrow.compute as pc
@@ -113,21 +113,22 @@ class DataType:
         of = "arrow" if self.is_arrow_type() else "numpy" if self.is_numpy_type() else "python"
         return f"DataType({of}:{self.kind.__name__ if of == 'python' else self.kind})"
 
-    # --- made of others -----------------------------------------------------------------------------------------------
+    # --- constructors -------------------------------------------------------------------------------------------------
 
     @staticmethod
     def from_arrow(arrow_type: Any) -> DataType:
-        """Return one of Arrow's types."""
+        """Return the data type for a type of Arrow's."""
         return DataType(arrow_type)
 
     @staticmethod
     def from_numpy(numpy_dtype: Any) -> DataType:
-        """Return one of numpy's types, which may be given by its name."""
+        """Return the data type for a type of numpy's, or for its name."""
         return DataType(np.dtype(numpy_dtype))
 
     @staticmethod
     def infer_dtype(value: object) -> DataType:
-        """Return the type of a value: numpy's of an array or a number of numpy's, else Arrow's, or Python's."""
+        """Return the type of a value: numpy's for its arrays and scalars, else Arrow's, or Python's without one of
+        Arrow's."""
         if isinstance(value, np.ndarray | np.generic):
             return DataType(value.dtype)
         pa = _load()
@@ -138,45 +139,45 @@ class DataType:
 
     @staticmethod
     def list(value_type: DataType) -> DataType:
-        """Return lists of values of a type."""
+        """Return the type of lists with values of a type."""
         return DataType(_load().list_(value_type.to_arrow_dtype()))
 
     @staticmethod
     def large_list(value_type: DataType) -> DataType:
-        """Return lists whose length has 64 bits."""
+        """Return the type of lists with 64-bit lengths."""
         return DataType(_load().large_list(value_type.to_arrow_dtype()))
 
     @staticmethod
     def fixed_size_list(value_type: DataType, list_size: int) -> DataType:
-        """Return lists that are all equally long."""
+        """Return the type of lists with one fixed length."""
         return DataType(_load().list_(value_type.to_arrow_dtype(), list_size))
 
     @staticmethod
     def struct(fields: Sequence[tuple[str, DataType]]) -> DataType:
-        """Return dicts with these keys and types."""
+        """Return the type of dicts with fixed keys, each with its type."""
         return DataType(_load().struct([(name, kind.to_arrow_dtype()) for name, kind in fields]))
 
     @staticmethod
     def map(key_type: DataType, value_type: DataType) -> DataType:
-        """Return dicts with any keys of a type."""
+        """Return the type of dicts with any keys of a type."""
         return DataType(_load().map_(key_type.to_arrow_dtype(), value_type.to_arrow_dtype()))
 
     @staticmethod
     def tensor(shape: tuple[int, ...], dtype: DataType) -> DataType:
-        """Return arrays of a shape."""
+        """Return the type of arrays with a fixed shape."""
         return DataType(_load().fixed_shape_tensor(dtype.to_arrow_dtype(), shape))
 
     @staticmethod
     def temporal(temporal_type: str, unit: str | None = None, tz: str | None = None) -> DataType:
-        """Return times.
+        """Return a type of times.
 
         Args:
             temporal_type: ``"timestamp"``, ``"date32"``, ``"date64"``, ``"time32"``, ``"time64"`` or ``"duration"``.
-            unit: ``"s"``, ``"ms"``, ``"us"`` or ``"ns"``. Default: ``"us"``; of ``"time32"``, ``"s"``.
-            tz: The zone of a timestamp.
+            unit: ``"s"``, ``"ms"``, ``"us"`` or ``"ns"``. Default: ``"us"``; for ``"time32"``, ``"s"``.
+            tz: The time zone of a timestamp.
 
         Raises:
-            ValueError: There is no such type, or it has no such unit.
+            ValueError: The type is unknown, or does not have the unit.
         """
         name = temporal_type.lower()
         usual, units = _TEMPORAL.get(name, (None, ()))
@@ -188,10 +189,10 @@ class DataType:
         chosen = [] if usual is None else [unit or usual]
         return DataType(getattr(_load(), name)(*chosen, **({"tz": tz} if name == "timestamp" else {})))
 
-    # --- as others ----------------------------------------------------------------------------------------------------
+    # --- conversions --------------------------------------------------------------------------------------------------
 
     def to_arrow_dtype(self, values: Sequence[object] | None = None) -> Any:
-        """Return Arrow's type; for one of Python's that Arrow does not know, that of these values."""
+        """Return Arrow's type. For a Python type that Arrow lacks, return the type of `values`."""
         pa = _load()
         if self.is_arrow_type():
             return self.kind
@@ -204,7 +205,7 @@ class DataType:
         return pa.array(values).type
 
     def to_numpy_dtype(self) -> np.dtype[Any]:
-        """Return numpy's type; that of objects where numpy has none."""
+        """Return numpy's type, or its type of objects if numpy has none."""
         if self.is_numpy_type():
             found: np.dtype[Any] = self.kind
             return found
@@ -217,42 +218,42 @@ class DataType:
         """Return Python's type.
 
         Raises:
-            ValueError: It is one of Arrow's or numpy's.
+            ValueError: This is a type of Arrow's or numpy's.
         """
         if not self.is_python_type():
             raise ValueError(f"{self!r} is no type of Python's. Write to_arrow_dtype() or to_numpy_dtype().")
         found: type = self.kind
         return found
 
-    # --- of which kind it is ------------------------------------------------------------------------------------------
+    # --- categories ---------------------------------------------------------------------------------------------------
 
     def is_arrow_type(self) -> builtins.bool:
-        """Return whether it is one of Arrow's types."""
+        """Return whether this is a type of Arrow's."""
         return isinstance(self.kind, _load().DataType)
 
     def is_numpy_type(self) -> builtins.bool:
-        """Return whether it is one of numpy's types."""
+        """Return whether this is a type of numpy's."""
         return isinstance(self.kind, np.dtype)
 
     def is_python_type(self) -> builtins.bool:
-        """Return whether it is one of Python's types."""
+        """Return whether this is a type of Python's."""
         return isinstance(self.kind, type)
 
     def is_of(self, category: TypeCategory | str) -> builtins.bool:
-        """Return whether it is of a kind. False for a kind that is none."""
+        """Return whether this type belongs to a category; False for an unknown category."""
         if category == TypeCategory.LARGE_LIST:
             return self._is("large_list", "large_list_view")
         return category in [*TypeCategory] and getattr(self, f"is_{TypeCategory(category)}_type")()
 
     def _is(self, *names: str) -> builtins.bool:
-        """Return whether one of Arrow's questions about types is answered with yes."""
+        """Return whether one of Arrow's checks of types, such as ``is_list``, holds for this type."""
         types = _load().types
         try:
             kind = self.to_arrow_dtype()
-        except (TypeError, ValueError, NotImplementedError):  # Arrow has none for it
+        except (TypeError, ValueError, NotImplementedError):  # Arrow has no such type
             return False
         kind = kind.value_type if types.is_dictionary(kind) else kind
-        asked = (getattr(types, f"is_{name}", None) for name in names)  # newer versions of Arrow have more
+        asked = (getattr(types, f"is_{name}", None) for name in names)  # older versions of Arrow lack some
         return any(ask is not None and ask(kind) for ask in asked)
 
     def is_list_type(self) -> builtins.bool:
@@ -272,7 +273,7 @@ class DataType:
         return self._is("map")
 
     def is_nested_type(self) -> builtins.bool:
-        """Return whether the values hold others."""
+        """Return whether the values hold other values."""
         return self._is("nested")
 
     def is_numerical_type(self) -> builtins.bool:
@@ -293,5 +294,5 @@ class DataType:
 
 
 def read(given: object) -> object:
-    """Return a type as Arrow takes it: of a `DataType` Arrow's, and what else was given as it is."""
+    """Return a `DataType` as Arrow's type, and any other argument unchanged."""
     return given.to_arrow_dtype() if isinstance(given, DataType) else given

@@ -1,4 +1,4 @@
-"""The functions of expressions: each takes Arrow's functions, then arrays or Arrow's own expressions, and gives one."""
+"""The functions of expressions. Each takes ``pyarrow.compute``, then arrays or Arrow's expressions, and returns one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from hocket.data import arrow, columns
 
 Value = Any
-"""An array or a scalar of Arrow's; in Arrow's own expressions, an expression."""
+"""An Arrow array or scalar; while an Arrow expression is built, an expression."""
 
 
 def _load() -> Any:
@@ -24,7 +24,7 @@ def _is_text(value: Value) -> bool:
 
 
 def _align(compute: Any, left: Value, right: Value) -> tuple[Value, Value]:
-    """Return two whole numbers of which one is a value without a sign beside a column without signs as of one type."""
+    """Return both operands. If one is uint64, a signed value beside it that is not negative becomes uint64, too."""
     if isinstance(left, compute.Expression) or isinstance(right, compute.Expression):
         return left, right
     pa = _load()
@@ -44,7 +44,7 @@ def _calculate(name: str) -> Callable[..., Value]:
 
 
 def _pick_of_fractions(name: str) -> Callable[..., Value]:
-    """Return the function of Arrow's of this name, which takes a fraction."""
+    """Return a wrapper of Arrow's function of this name, which takes a fraction."""
 
     def call(compute: Any, value: Value) -> Value:
         return _call_with_fractions(getattr(compute, name), value)
@@ -53,8 +53,8 @@ def _pick_of_fractions(name: str) -> Callable[..., Value]:
 
 
 def _call_with_fractions(function: Callable[..., Value], *values: Value) -> Value:
-    """Return what a function of Arrow's makes of numbers. Arrow refuses to take a whole number that no float is for a
-    fraction; it becomes the nearest one, as in Python."""
+    """Call an Arrow function of numbers. Arrow refuses a whole number that no float represents exactly; then use the
+    nearest float, as Python does."""
     pa = _load()
     try:
         return function(*values)
@@ -67,8 +67,7 @@ def _call_with_fractions(function: Callable[..., Value], *values: Value) -> Valu
 
 
 def _compare(name: str) -> Callable[..., Value]:
-    """Return the function that compares two values as Python does: whole numbers with fractions, and those with signs
-    with those without, to the last digit."""
+    """Return an exact comparison, as in Python: of whole numbers with fractions, of signed with unsigned numbers."""
 
     def call(compute: Any, left: Value, right: Value) -> Value:
         function = getattr(compute, name)
@@ -100,7 +99,7 @@ _IN_PYTHON: Final = {
 
 
 def _compute_each(left: Value, right: Value, function: Callable[[Any, Any], object], kind: object) -> Value:
-    """Return what a function of Python's makes of each pair of values."""
+    """Call a Python function on each pair of values."""
     pa = _load()
     is_value = [isinstance(one, pa.Scalar) for one in (left, right)]
     count = 1 if all(is_value) else len(right if is_value[0] else left)
@@ -133,7 +132,7 @@ def _divide(compute: Any, left: Value, right: Value) -> Value:
         if not (is_integer(left.type) and is_integer(right.type)):
             sides = [one.cast("float64", safe=not is_integer(one.type)) for one in (left, right)]
             return compute.divide_checked(*sides)
-    return _compute_each(left, right, operator.truediv, pa.float64())  # whole numbers that no float is
+    return _compute_each(left, right, operator.truediv, pa.float64())  # at least one number has no exact float
 
 
 def _negate(compute: Any, value: Value) -> Value:
@@ -165,10 +164,10 @@ def _modulo(compute: Any, left: Value, right: Value) -> Value:
 
 
 def _as_python(compute: Any, left: Value, right: Value, function: Any) -> Value:
-    """Return what numpy, which has Python's rules for the digits of fractions, makes of two numbers."""
+    """Call a numpy function on two numbers: numpy follows Python's rules for ``//`` and ``%`` of fractions."""
     pa = _load()
     sides = [one.cast("float64", safe=not pa.types.is_integer(one.type)) for one in (left, right)]
-    mask = compute.is_null(compute.divide_checked(*sides))  # which raises where something is divided by 0
+    mask = compute.is_null(compute.divide_checked(*sides))  # raises on a division by 0
     values = [one.as_py() if isinstance(one, pa.Scalar) else one.to_numpy(zero_copy_only=False) for one in sides]
     if isinstance(mask, pa.Scalar):
         return pa.scalar(None if mask.as_py() else float(function(*values)), "float64")
@@ -191,7 +190,7 @@ def _is_in(compute: Any, value: Value, *, values: tuple[Any, ...]) -> Value:
             raise pa.ArrowTypeError(f"is_in() has {found.type} for values that are {value.type}")
         try:
             value, found = value.cast(shared), found.cast(shared)
-        except pa.ArrowInvalid:  # a number that the shared type has not
+        except pa.ArrowInvalid:  # the shared type lacks a number
             return pa.array([one in values for one in value.to_pylist()])
     return compute.is_in(value, value_set=found)
 
@@ -210,7 +209,7 @@ def _strip(end: str) -> Callable[..., Value]:
 
 
 def _pick(name: str) -> Callable[..., Value]:
-    """Return the function of Arrow's of this name, which takes arrays and options."""
+    """Return a wrapper of Arrow's function of this name, which takes arrays and options."""
 
     def call(compute: object, *values: Value, **options: object) -> Value:
         return getattr(compute, name)(*values, **options)
@@ -219,7 +218,7 @@ def _pick(name: str) -> Callable[..., Value]:
 
 
 def _find(name: str) -> Callable[..., Value]:
-    """The same, of a function that takes a pattern."""
+    """Return a wrapper of Arrow's function of this name, which takes an array and a pattern."""
 
     def call(compute: object, value: Value, *, pattern: str, **how: object) -> Value:
         return getattr(compute, name)(value, pattern=pattern, **how)
@@ -316,4 +315,4 @@ PUSHED: Final = (
     *("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"),
     *("and", "or", "invert", "is_null", "is_not_null", "is_in", "alias"),
 )
-"""Those that Arrow's readers take, too."""
+"""The functions that Arrow's readers can compute, too."""

@@ -1,6 +1,6 @@
 """Methods of expressions for one kind of values: texts, lists, times, dicts.
 
-Each calls a function of `functions` by its name.
+Each method calls a function of `functions` by its name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class _Space(abc.ABC, Generic[E]):
     """Methods for one kind of values.
 
     Args:
-        call: Makes the expression of a function's name and its arguments.
+        call: Makes an expression from a function's name and its arguments.
     """
 
     def __init__(self, call: Callable[..., E]) -> None:
@@ -29,165 +29,165 @@ class Texts(_Space[E]):
     """The methods of columns of texts."""
 
     def len(self) -> E:
-        """Return how many letters there are."""
+        """Return the number of characters."""
         return self._call("str.len")
 
     def byte_len(self) -> E:
-        """Return how many bytes it has as UTF-8."""
+        """Return the number of bytes in UTF-8."""
         return self._call("str.byte_len")
 
     def lower(self) -> E:
-        """Return it in small letters."""
+        """Return the text in lower case."""
         return self._call("str.lower")
 
     def upper(self) -> E:
-        """Return it in large letters."""
+        """Return the text in upper case."""
         return self._call("str.upper")
 
     def capitalize(self) -> E:
-        """Return it with a large letter first, and small ones then."""
+        """Return the text with its first letter in upper case and the others in lower case."""
         return self._call("str.capitalize")
 
     def title(self) -> E:
-        """Return it with a large letter first in each word."""
+        """Return the text with the first letter of each word in upper case."""
         return self._call("str.title")
 
     def swapcase(self) -> E:
-        """Return small letters large and large ones small."""
+        """Return the text with lower and upper case exchanged."""
         return self._call("str.swapcase")
 
     def reverse(self) -> E:
-        """Return it from the end."""
+        """Return the text in reverse order."""
         return self._call("str.reverse")
 
     def strip(self, characters: str | None = None) -> E:
-        """Return it without spaces, or these characters, at both ends."""
+        """Return the text without white space, or without these characters, at both ends."""
         return self._call("str.strip", characters=characters)
 
     def lstrip(self, characters: str | None = None) -> E:
-        """Return it without spaces, or these characters, at the start."""
+        """Return the text without white space, or without these characters, at the start."""
         return self._call("str.lstrip", characters=characters)
 
     def rstrip(self, characters: str | None = None) -> E:
-        """Return it without spaces, or these characters, at the end."""
+        """Return the text without white space, or without these characters, at the end."""
         return self._call("str.rstrip", characters=characters)
 
     def starts_with(self, pattern: str, ignore_case: bool = False) -> E:
-        """Return whether it begins so."""
+        """Return whether the text starts with `pattern`."""
         return self._call("str.starts_with", pattern=pattern, ignore_case=ignore_case)
 
     def ends_with(self, pattern: str, ignore_case: bool = False) -> E:
-        """Return whether it ends so."""
+        """Return whether the text ends with `pattern`."""
         return self._call("str.ends_with", pattern=pattern, ignore_case=ignore_case)
 
     def contains(self, pattern: str, ignore_case: bool = False) -> E:
-        """Return whether this text is in it."""
+        """Return whether the text contains `pattern`."""
         return self._call("str.contains", pattern=pattern, ignore_case=ignore_case)
 
     def match_regex(self, pattern: str, ignore_case: bool = False) -> E:
-        """Return whether a regular expression (RE2) matches a part of it."""
+        """Return whether a regular expression (RE2) matches a part of the text."""
         return self._call("str.match_regex", pattern=pattern, ignore_case=ignore_case)
 
     def find(self, pattern: str, ignore_case: bool = False) -> E:
-        """Return at which byte this text begins in it; -1 if it is not there."""
+        """Return the byte at which `pattern` first occurs in the text; -1 if it does not occur."""
         return self._call("str.find", pattern=pattern, ignore_case=ignore_case)
 
     def count(self, pattern: str, ignore_case: bool = False) -> E:
-        """Return how often this text is in it."""
+        """Return how often `pattern` occurs in the text."""
         return self._call("str.count", pattern=pattern, ignore_case=ignore_case)
 
     def count_regex(self, pattern: str, ignore_case: bool = False) -> E:
-        """Return how often a regular expression (RE2) matches a part of it."""
+        """Return how often a regular expression (RE2) matches in the text."""
         return self._call("str.count_regex", pattern=pattern, ignore_case=ignore_case)
 
     def find_regex(self, pattern: str, ignore_case: bool = False) -> E:
-        """Return at which byte the first part begins that a regular expression (RE2) matches; -1 if there is none."""
+        """Return the byte at which a regular expression (RE2) first matches in the text; -1 if it does not match."""
         return self._call("str.find_regex", pattern=pattern, ignore_case=ignore_case)
 
     def split_regex(self, pattern: str) -> E:
-        """Return its parts between what a regular expression (RE2) matches, as a list."""
+        """Return the parts between the matches of a regular expression (RE2), as a list."""
         return self._call("str.split_regex", pattern=pattern)
 
     def repeat(self, n: int) -> E:
-        """Return it so many times, one behind the other."""
+        """Return the text repeated `n` times."""
         return self._call("str.repeat", n=n)
 
     def is_alnum(self) -> E:
-        """Return whether it is letters and digits."""
+        """Return whether the text consists of letters and digits."""
         return self._call("str.is_alnum")
 
     def is_alpha(self) -> E:
-        """Return whether it is letters."""
+        """Return whether the text consists of letters."""
         return self._call("str.is_alpha")
 
     def is_ascii(self) -> E:
-        """Return whether it is ASCII."""
+        """Return whether the text is ASCII."""
         return self._call("str.is_ascii")
 
     def is_decimal(self) -> E:
-        """Return whether it is digits of a decimal number."""
+        """Return whether the text consists of decimal digits."""
         return self._call("str.is_decimal")
 
     def is_digit(self) -> E:
-        """Return whether it is digits."""
+        """Return whether the text consists of digits."""
         return self._call("str.is_digit")
 
     def is_lower(self) -> E:
-        """Return whether its letters are small."""
+        """Return whether the letters of the text are lower case."""
         return self._call("str.is_lower")
 
     def is_numeric(self) -> E:
-        """Return whether it is numbers, fractions among them."""
+        """Return whether the text consists of numeric characters, which include fractions."""
         return self._call("str.is_numeric")
 
     def is_printable(self) -> E:
-        """Return whether all of it can be printed."""
+        """Return whether all characters can be printed."""
         return self._call("str.is_printable")
 
     def is_space(self) -> E:
-        """Return whether it is white space."""
+        """Return whether the text is white space."""
         return self._call("str.is_space")
 
     def is_title(self) -> E:
-        """Return whether each word begins with a large letter, and goes on in small ones."""
+        """Return whether each word has its first letter in upper case and the others in lower case."""
         return self._call("str.is_title")
 
     def is_upper(self) -> E:
-        """Return whether its letters are large."""
+        """Return whether the letters of the text are upper case."""
         return self._call("str.is_upper")
 
     def replace(self, pattern: str, replacement: str, max_replacements: int | None = None) -> E:
-        """Return it with another text in the place of this one."""
+        """Return the text with `replacement` in place of `pattern`."""
         how = {"pattern": pattern, "replacement": replacement, "max_replacements": max_replacements}
         return self._call("str.replace", **how)
 
     def replace_regex(self, pattern: str, replacement: str, max_replacements: int | None = None) -> E:
-        """Return it with a text in the place of what a regular expression (RE2) matches."""
+        """Return the text with `replacement` in place of the matches of a regular expression (RE2)."""
         how = {"pattern": pattern, "replacement": replacement, "max_replacements": max_replacements}
         return self._call("str.replace_regex", **how)
 
     def slice(self, start: int, stop: int | None = None, step: int = 1) -> E:
-        """Return some letters of it."""
+        """Return the characters from `start` to `stop`."""
         return self._call("str.slice", start=start, stop=stop, step=step)
 
     def split(self, pattern: str) -> E:
-        """Return its parts between this text, as a list."""
+        """Return the parts between occurrences of `pattern`, as a list."""
         return self._call("str.split", pattern=pattern)
 
     def split_whitespace(self) -> E:
-        """Return its words, as a list."""
+        """Return the words of the text, as a list."""
         return self._call("str.split_whitespace")
 
     def lpad(self, width: int, padding: str = " ") -> E:
-        """Return it so long, with padding at the start."""
+        """Return the text padded to a width at the start."""
         return self._call("str.lpad", width=width, padding=padding)
 
     def rpad(self, width: int, padding: str = " ") -> E:
-        """Return it so long, with padding at the end."""
+        """Return the text padded to a width at the end."""
         return self._call("str.rpad", width=width, padding=padding)
 
     def center(self, width: int, padding: str = " ") -> E:
-        """Return it so long, with padding at both ends."""
+        """Return the text padded to a width at both ends."""
         return self._call("str.center", width=width, padding=padding)
 
 
@@ -196,15 +196,16 @@ class Lists(_Space[E]):
     """The methods of columns of lists."""
 
     def len(self) -> E:
-        """Return how many values there are."""
+        """Return the number of values."""
         return self._call("list.len")
 
     def get(self, index: int) -> E:
-        """Return one of the values."""
+        """Return the value at an index."""
         return self._call("list.get", index=index)
 
     def __getitem__(self, which: int | builtins.slice) -> E:
-        """Return one of the values, or some of them: ``col("words").list[0]``, ``col("words").list[0:2]``."""
+        """Return the value at an index, or a slice of the values: ``col("words").list[0]``,
+        ``col("words").list[0:2]``."""
         if isinstance(which, builtins.slice):
             step = 1 if which.step is None else which.step
             return self.slice(0 if which.start is None else which.start, which.stop, step)
@@ -213,7 +214,7 @@ class Lists(_Space[E]):
         return self.get(which)
 
     def slice(self, start: int = 0, stop: int | None = None, step: int = 1) -> E:
-        """Return some of the values."""
+        """Return the values from `start` to `stop`, as a list."""
         return self._call("list.slice", start=start, stop=stop, step=step)
 
     def sort(self, order: str = "ascending", null_placement: str = "at_end") -> E:
@@ -221,10 +222,10 @@ class Lists(_Space[E]):
 
         Args:
             order: ``"ascending"`` or ``"descending"``.
-            null_placement: Where missing ones are: ``"at_end"`` or ``"at_start"``.
+            null_placement: The place of missing values: ``"at_end"`` or ``"at_start"``.
 
         Raises:
-            ValueError: There is no such order, or place.
+            ValueError: The order or the place is unknown.
         """
         given, known = (order, null_placement), (("ascending", "descending"), ("at_end", "at_start"))
         if given[0] not in known[0] or given[1] not in known[1]:
@@ -263,19 +264,19 @@ class Times(_Space[E]):
         return self._call("dt.second")
 
     def strftime(self, fmt: str) -> E:
-        """Return it as a text."""
+        """Return the time as a text."""
         return self._call("dt.strftime", fmt=fmt)
 
     def floor(self, unit: str) -> E:
-        """Return the start of the unit, such as ``"day"``, in which it lies."""
+        """Round the time down to a unit, such as ``"day"``."""
         return self._call("dt.floor", unit=unit)
 
     def ceil(self, unit: str) -> E:
-        """Return the end of the unit in which it lies."""
+        """Round the time up to a unit."""
         return self._call("dt.ceil", unit=unit)
 
     def round(self, unit: str) -> E:
-        """Return the start or the end of the unit in which it lies, whichever is nearer."""
+        """Round the time to the nearest start of a unit."""
         return self._call("dt.round", unit=unit)
 
 

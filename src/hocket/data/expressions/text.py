@@ -1,4 +1,4 @@
-"""Conditions on rows, written as text: ``"x > 3 and y in ['a', 'b']"``, with Python's words and rules."""
+"""Conditions on rows, written as text with Python's syntax: ``"x > 3 and y in ['a', 'b']"``."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def read(given: object) -> Any:
     """Return a condition as an expression.
 
     Args:
-        given: A text, an expression, or one of Arrow's own, which is returned as it is.
+        given: A text, an expression, or an Arrow expression. The last two are returned unchanged.
 
     Raises:
-        TypeError: It is none of these.
+        TypeError: `given` is none of these.
         ValueError: The text is no condition.
     """
     compute = arrow.load("filter(expr=...)", "pyarrow.compute")

@@ -24,21 +24,22 @@ SIGNS: Final = {
     "and": "&",
     "or": "|",
 }
-"""How functions of two values are written."""
+"""The operators of functions with two operands."""
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Expr:
-    """A computation on the values of each row. Made by `col` and `lit`, with Python's signs, and by methods.
+    """A computation on the values of each row. Made by `col` and `lit`, with Python's operators, and by methods.
 
-    Where a value is missing, so is what is computed of it; ``&`` and ``|`` know that False and anything is False. A
-    quotient of whole numbers is a fraction, as in Python; ``//`` and ``%`` are Python's, too.
+    The result is missing if a value is missing, except that ``&`` of False and a missing value is False, and ``|`` of
+    True and a missing value is True. A quotient of whole numbers is a fraction, as in Python; ``//`` and ``%`` follow
+    Python, too.
 
     Args:
-        function: What is done: ``"column"``, ``"literal"``, ``"alias"``, ``"udf"``, or one of `functions.FUNCTIONS`.
-        inputs: Of what.
-        settings: With what: the name of a column, the value of a literal, options of a function.
+        function: The operation: ``"column"``, ``"literal"``, ``"alias"``, ``"udf"``, or a key of `functions.FUNCTIONS`.
+        inputs: The operands.
+        settings: The other arguments: the name of a column, the value of a literal, or options of a function.
 
     Example:
         >>> from hocket.data.expressions import col
@@ -63,15 +64,15 @@ class Expr:
 
     @property
     def name(self) -> str | None:
-        """The name of the column that it is, or that `alias` has given; None if it has none."""
+        """The name of the column, or the name that `alias` gave; None if the expression has none."""
         return self.settings.get("name")
 
     def call(self, function: str, *others: object, **settings: object) -> Expr:
-        """Return what a function makes of this, and of others."""
+        """Return the expression that applies a function to this expression and others."""
         return Expr(function, (self, *map(read_operand, others)), settings)
 
     def alias(self, name: str) -> Expr:
-        """Return the same under a name."""
+        """Return this expression under a name."""
         return Expr("alias", (self,), {"name": check_name("alias", name)})
 
     # --- signs --------------------------------------------------------------------------------------------------------
@@ -115,13 +116,16 @@ class Expr:
     def __pow__(self, other: object) -> Expr:
         return self.call("power", other)
 
+    def __rpow__(self, other: object) -> Expr:
+        return read_operand(other).call("power", self)
+
     def __neg__(self) -> Expr:
         return self.call("negate")
 
     def __eq__(self, other: object) -> Expr:  # type: ignore[override]  # an expression, as in Ray
         return self.call("equal", other)
 
-    def __ne__(self, other: object) -> Expr:  # type: ignore[override]  # the same
+    def __ne__(self, other: object) -> Expr:  # type: ignore[override]  # an expression, as in Ray
         return self.call("not_equal", other)
 
     def __lt__(self, other: object) -> Expr:
@@ -154,36 +158,36 @@ class Expr:
     # --- functions ----------------------------------------------------------------------------------------------------
 
     def is_null(self) -> Expr:
-        """Return whether the value is missing; NaN is, too."""
+        """Return whether the value is missing or NaN."""
         return self.call("is_null")
 
     def is_not_null(self) -> Expr:
-        """Return whether there is a value."""
+        """Return whether the value is neither missing nor NaN."""
         return self.call("is_not_null")
 
     def is_in(self, values: Sequence[object] | Expr) -> Expr:
-        """Return whether the value is one of these."""
+        """Return whether the value is among `values`."""
         return self.call("is_in", values=_check_values("is_in", values))
 
     def not_in(self, values: Sequence[object] | Expr) -> Expr:
-        """Return whether the value is none of these."""
+        """Return whether the value is not among `values`."""
         return ~self.call("is_in", values=_check_values("not_in", values))
 
     def cast(self, target_type: object, *, safe: bool = True) -> Expr:
         """Return the value as another type.
 
         Args:
-            target_type: A `DataType`, one of Arrow's types, or its name, such as ``"float32"``.
-            safe: Whether a value that would change is an error.
+            target_type: A `DataType`, a type of Arrow's, or its name, such as ``"float32"``.
+            safe: Whether to raise if the cast would change a value.
         """
         return self.call("cast", target_type=datatype.read(target_type), safe=safe)
 
     def negate(self) -> Expr:
-        """Return the number with the other sign."""
+        """Return the number with the opposite sign."""
         return -self
 
     def power(self, exponent: object) -> Expr:
-        """Return the number to the power of another one."""
+        """Return the number to the power of another number."""
         return self**exponent
 
     def abs(self) -> Expr:
@@ -191,15 +195,15 @@ class Expr:
         return self.call("abs")
 
     def ceil(self) -> Expr:
-        """Return the least whole number that is not less."""
+        """Return the number rounded up to a whole number."""
         return self.call("ceil")
 
     def floor(self) -> Expr:
-        """Return the greatest whole number that is not greater."""
+        """Return the number rounded down to a whole number."""
         return self.call("floor")
 
     def round(self) -> Expr:
-        """Return the nearest whole number; of two, the even one."""
+        """Return the number rounded to the nearest whole number; halfway between two, the even one."""
         return self.call("round")
 
     def trunc(self) -> Expr:
@@ -251,7 +255,7 @@ class Expr:
         return self.call("atan")
 
     def structurally_equals(self, other: object) -> bool:
-        """Return whether another expression is written in the same way."""
+        """Return whether another expression has the same written form."""
         return isinstance(other, Expr) and repr(self) == repr(other)
 
     # --- functions for one kind of values -----------------------------------------------------------------------------
@@ -304,10 +308,10 @@ def lit(value: object) -> Expr:
 
 
 def udf(return_dtype: object = None) -> Callable[[Callable[..., Any]], Callable[..., Expr]]:
-    """Return a decorator: a function of Arrow arrays becomes one of expressions.
+    """Return a decorator that turns a function of Arrow arrays into a function of expressions.
 
     Args:
-        return_dtype: The type of what it returns: a `DataType`, one of Arrow's, or its name. Default: as it is.
+        return_dtype: The type of the result: a `DataType`, a type of Arrow's, or its name. Default: the function's own.
 
     Example:
         >>> import pyarrow.compute as pc
@@ -331,16 +335,16 @@ def udf(return_dtype: object = None) -> Callable[[Callable[..., Any]], Callable[
 
 
 pyarrow_udf = udf
-"""Ray's name of a function of Arrow arrays; here `udf` is one, too."""
+"""Ray's name for `udf` with a function of Arrow arrays."""
 
 
 def read_operand(value: object) -> Expr:
-    """Return a value that stands beside an expression as one."""
+    """Return an operand as an expression."""
     return value if isinstance(value, Expr) else lit(value)
 
 
 def check_name(verb: str, name: object) -> str:
-    """Return the name of a column, checked."""
+    """Check the name of a column, and return it."""
     if not isinstance(name, str):
         raise TypeError(f"{verb}() takes the name of a column, but received {name!r:.80}. Write {verb}('x').")
     return name

@@ -1,5 +1,5 @@
-"""The methods of a data set, each a function of its plan. `hocket.data.dataset` binds them.
+"""The methods of a dataset, each a function. `hocket.data.dataset` binds them.
 
-`rows` and `columns` add steps to it; `tables` has the steps and numbers that need all rows. `batches`, `looking`,
-`conversions`, `splits` and `writers` execute it. `contract` is the part of a data set that they need.
+`rows` and `columns` add steps to the plan; `tables` has the steps and aggregates that need all rows. `batches`,
+`looking`, `conversions`, `splits` and `writers` execute the plan. `contract` is the part of a dataset that they need.
 """

@@ -1,4 +1,4 @@
-"""Batches of a data set, or of a rank's part of one, in the forms that frameworks take."""
+"""Batches of a dataset, or of a rank's part, in the formats of frameworks."""
 
 from __future__ import annotations
 
@@ -34,23 +34,22 @@ def iter_batches(
     local_shuffle_buffer_size: int | None = None,
     local_shuffle_seed: int | None = None,
 ) -> Iterable[blocks.Batch]:
-    """Return something to loop over, any number of times: batches of rows.
+    """Return an iterable of batches, for any number of loops.
 
-    They are the caller's own, and may be written to.
+    The batches belong to the caller, and may be written to.
 
     Args:
-        prefetch_batches: How many batches a thread makes ahead; 0 for none.
-        batch_size: How many rows a batch has. In training: each rank's, so that all ranks together take so many
-            times their number in a step.
+        prefetch_batches: Number of batches that a thread makes ahead; 0: there is no thread.
+        batch_size: Number of rows of a batch. In training it counts for each rank: all ranks together take that many
+            rows times their number in a step.
         batch_format: ``"default"`` or ``"numpy"`` for a dict of arrays, ``"pandas"`` for a DataFrame, ``"pyarrow"``
             or None for a Table.
-        drop_last: Whether to leave out rows at the end that do not fill a batch; in training, one of all ranks.
-        local_shuffle_buffer_size: Among how many rows that follow one another each row is shuffled. Default: not at
-            all.
-        local_shuffle_seed: Which shuffle. Default: 0, the same in each rank and run.
+        drop_last: Whether to leave out rows at the end that do not fill a batch; in training, a batch of all ranks.
+        local_shuffle_buffer_size: Number of consecutive rows among which each row is shuffled. Default: no shuffle.
+        local_shuffle_seed: Selects the shuffle. Default: 0, the same in each rank and run.
 
     Raises:
-        ValueError: A number is too small, or there is no such format.
+        ValueError: A number is too small, or the format does not exist.
 
     Example:
         >>> from hocket import data
@@ -78,19 +77,18 @@ def iter_torch_batches(
     local_shuffle_seed: int | None = None,
     pin_memory: bool = False,
 ) -> Iterable[Any]:
-    """Return something to loop over, any number of times: batches as a dict of tensors.
+    """Return an iterable of batches as dicts of tensors, for any number of loops.
 
     Args:
-        prefetch_batches: See `iter_batches`, and the other arguments that are not named here.
-        dtypes: What the tensors are made: one dtype for all columns, or a dict of them by column. Default: as the
-            columns are.
-        device: Where they go. Default: the rank's GPU if it has one, else the CPU.
-        collate_fn: Makes the batch of a dict of arrays, in place of this method. It runs in the thread that makes
+        prefetch_batches: See `iter_batches` for this and the arguments that are not listed here.
+        dtypes: The tensors' dtype for all columns, or a dict of dtypes by column. Default: the columns' own.
+        device: The tensors' device. Default: the rank's GPU if it has one, else the CPU.
+        collate_fn: Makes the batch from a dict of arrays, in the place of this method. It runs in the thread that makes
             batches.
-        pin_memory: Whether they go through pinned memory to the GPU.
+        pin_memory: Whether tensors go to the GPU through pinned memory.
 
     Raises:
-        TypeError: A column holds no numbers, or a dtype is none of torch's. The first is raised by the loop.
+        TypeError: A dtype is not one of torch's; or a column does not hold numbers, which the loop raises.
         MissingExtraError: torch is not installed.
 
     Example:
@@ -123,20 +121,20 @@ def iter_jax_batches(
     synchronize_batches: bool = False,
     paddings: float | Mapping[str, float] | None = None,
 ) -> Iterable[Any]:
-    """Return something to loop over, any number of times: batches as a dict of JAX arrays, on JAX's default device.
+    """Return an iterable of batches as dicts of JAX arrays, on JAX's default device, for any number of loops.
 
     Args:
-        prefetch_batches: See `iter_batches`, and the other arguments that are not named here.
-        dtypes: What the arrays are made: one dtype for all columns, or a dict of them by column. Default: as JAX
-            converts them, which makes 64 bits 32.
-        collate_fn: Makes other arrays of a batch, a dict of arrays, before they become JAX's: a dict, or one array.
+        prefetch_batches: See `iter_batches` for this and the arguments that are not listed here.
+        dtypes: The arrays' dtype for all columns, or a dict of dtypes by column. Default: JAX's conversion, which turns
+            64 bits into 32.
+        collate_fn: Makes other arrays from a batch, a dict of arrays, before they become JAX's: a dict, or one array.
             It runs in the thread that makes batches.
         synchronize_batches: For programs written for Ray: has no effect.
-        paddings: With what a last batch that is shorter is filled up: a number for all columns, or a dict by
-            column. Default: it stays short.
+        paddings: The number that fills up a shorter last batch: for all columns, or a dict by column. Default: it stays
+            short.
 
     Raises:
-        TypeError: A column holds no numbers. Raised by the loop.
+        TypeError: A column does not hold numbers. Raised by the loop.
         ValueError: `paddings` are given, and `batch_size` is None.
         MissingExtraError: JAX is not installed.
     """
@@ -157,12 +155,11 @@ def iter_tf_batches(
     local_shuffle_buffer_size: int | None = None,
     local_shuffle_seed: int | None = None,
 ) -> Iterable[dict[str, Any]]:
-    """Return something to loop over, any number of times: batches as a dict of TensorFlow's tensors.
+    """Return an iterable of batches as dicts of TensorFlow's tensors, for any number of loops.
 
     Args:
-        prefetch_batches: See `iter_batches`, and the other arguments that are not named here.
-        dtypes: What the tensors are made: one dtype for all columns, or a dict of them by column. Default: as the
-            columns are.
+        prefetch_batches: See `iter_batches` for this and the arguments that are not listed here.
+        dtypes: The tensors' dtype for all columns, or a dict of dtypes by column. Default: the columns' own.
 
     Raises:
         TypeError: A column holds neither numbers nor strings. Raised by the loop.
@@ -190,24 +187,23 @@ def to_tf(
     label_type_spec: object = None,
     additional_type_spec: object = None,
 ) -> Any:
-    """Return a ``tf.data.Dataset`` of pairs of features and labels, as ``model.fit`` takes it; an epoch each time
-    that it is looped over.
+    """Return a ``tf.data.Dataset`` of pairs of features and labels, as ``model.fit`` takes it. Each loop is an epoch.
 
-    A batch counts as done when TensorFlow asks for it. What its own ``prefetch`` or ``cache`` adds is read ahead,
-    and after a restart not read again; use `prefetch_batches`.
+    A batch counts as done when TensorFlow asks for it. Batches that TensorFlow's own ``prefetch`` or ``cache`` has read
+    ahead are not read again after a restart; use `prefetch_batches` instead.
 
     Args:
-        feature_columns: One column, which gives a tensor, or several, which give a dict of tensors. A dict gives
+        feature_columns: One column, which becomes a tensor, or several, which become a dict of tensors. A dict gives
             the tensors other names.
-        label_columns: The same, for the labels.
-        additional_columns: The same, for what Keras takes third: weights.
-        prefetch_batches: See `iter_batches`, and the other arguments that are not named here.
-        feature_type_spec: Types and shapes of the features. Default: as the columns are.
-        label_type_spec: The same, for the labels.
-        additional_type_spec: The same, for the additional columns.
+        label_columns: The columns of the labels, in the same forms.
+        additional_columns: The columns of Keras' third element, the weights, in the same forms.
+        prefetch_batches: See `iter_batches` for this and the arguments that are not listed here.
+        feature_type_spec: Types and shapes of the features. Default: the columns' own.
+        label_type_spec: Types and shapes of the labels. Default: the columns' own.
+        additional_type_spec: Types and shapes of the additional columns. Default: the columns' own.
 
     Raises:
-        KeyError: There is no such column.
+        KeyError: A column does not exist.
         TypeError: A column holds neither numbers nor strings.
         MissingExtraError: TensorFlow is not installed.
     """
@@ -227,7 +223,7 @@ def to_tf(
 
 
 def iter_rows(self: Batched) -> Iterator[blocks.Row]:
-    """Give each row as a dict of Python values.
+    """Return an iterator over the rows, each a dict of Python values.
 
     Example:
         >>> from hocket import data

@@ -1,4 +1,4 @@
-"""Operations on the columns of a data set: each method adds a step to the plan."""
+"""Operations on the columns of a dataset. Each method adds a step to the plan."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from hocket.data.methods.contract import Self
 
 
 def select_columns(self: Self, cols: str | Sequence[str], **of_ray: object) -> Self:
-    """Keep some columns, in the order in which they are named.
+    """Keep only these columns, in this order.
 
     Args:
-        cols: Their names.
-        **of_ray: Keywords of Ray's that say by which tasks it is done: they have no effect.
+        cols: Names of the columns.
+        **of_ray: Ray's keywords that choose the tasks. They have no effect.
 
     Raises:
-        KeyError: There is no such column. Raised here if the columns are known, and else when rows are asked for.
-        ValueError: No column is named, or one twice.
+        KeyError: A column does not exist. Raised here if the columns are known, else when rows are requested.
+        ValueError: No column is named, or one is named twice.
     """
     calls.check_scheduling("select_columns", of_ray)
     names = _check_names("select_columns", cols)
@@ -29,15 +29,15 @@ def select_columns(self: Self, cols: str | Sequence[str], **of_ray: object) -> S
 
 
 def drop_columns(self: Self, cols: str | Sequence[str], **of_ray: object) -> Self:
-    """Leave some columns out.
+    """Remove these columns.
 
     Args:
-        cols: Their names.
-        **of_ray: Keywords of Ray's that say by which tasks it is done: they have no effect.
+        cols: Names of the columns.
+        **of_ray: Ray's keywords that choose the tasks. They have no effect.
 
     Raises:
-        KeyError: There is no such column. Raised here if the columns are known, and else when rows are asked for.
-        ValueError: One is named twice, or none is left.
+        KeyError: A column does not exist. Raised here if the columns are known, else when rows are requested.
+        ValueError: A column is named twice, or no column is left.
     """
     calls.check_scheduling("drop_columns", of_ray)
     names = () if isinstance(cols, list | tuple) and not cols else _check_names("drop_columns", cols)
@@ -45,14 +45,15 @@ def drop_columns(self: Self, cols: str | Sequence[str], **of_ray: object) -> Sel
 
 
 def rename_columns(self: Self, names: Mapping[str, str] | Sequence[str], **of_ray: object) -> Self:
-    """Give columns other names.
+    """Rename columns.
 
     Args:
         names: The new name of each old one; or a name for each column, in their order.
-        **of_ray: Keywords of Ray's that say by which tasks it is done: they have no effect.
+        **of_ray: Ray's keywords that choose the tasks. They have no effect.
 
     Raises:
-        KeyError: There is no such column. Raised here if the columns are known, and else when rows are asked for.
+        KeyError: A column does not exist. Raised here if the columns are known, else when rows are requested.
+        TypeError: `names` is neither a dict nor a list of texts.
         ValueError: Two columns would have one name, or there are not as many names as columns.
     """
     calls.check_scheduling("rename_columns", of_ray)
@@ -71,17 +72,17 @@ def rename_columns(self: Self, names: Mapping[str, str] | Sequence[str], **of_ra
 def add_column(
     self: Self, col: str, fn: Callable[..., object], *, batch_format: str | None = "pandas", **how: object
 ) -> Self:
-    """Add a column, or replace it: what a function makes of each block.
+    """Add or replace a column: a function computes it from each block.
 
     Args:
-        col: Its name.
+        col: Name of the column.
         fn: Takes a block, and returns a value for each of its rows.
-        batch_format: What it is given; see `map_batches`.
+        batch_format: Format of the block for `fn`; see `map_batches`.
         **how: See `map`.
 
     Raises:
-        TypeError: `fn` is no function.
-        ValueError: There is no such format.
+        TypeError: `fn` is not a function.
+        ValueError: The format does not exist.
     """
     form = blocks.check_format(batch_format)
     call = calls.read_call("add_column", fn, how, own=["batch_format"])
@@ -89,19 +90,17 @@ def add_column(
 
 
 def with_column(self: Self, column_name: str, expr: tree.Expr, **of_ray: object) -> Self:
-    """Add a column, or replace it: what an expression makes of each row's values.
-
-    Many times faster than `map`.
+    """Add or replace a column: an expression computes it from each row's values, many times faster than `map`.
 
     Args:
-        column_name: Its name.
-        expr: Of `hocket.data.expressions`.
-        **of_ray: Keywords of Ray's that say by which tasks it is done: they have no effect.
+        column_name: Name of the column.
+        expr: An expression of `hocket.data.expressions`.
+        **of_ray: Ray's keywords that choose the tasks. They have no effect.
 
     Raises:
-        TypeError: It is no expression.
-        KeyError: It needs a column that is not there. Raised when rows are asked for.
-        ValueError: It cannot be computed of the columns. Raised then, too.
+        TypeError: `expr` is not an expression.
+        KeyError: The expression needs a column that does not exist. Raised when rows are requested.
+        ValueError: The columns do not allow the computation. Raised when rows are requested.
 
     Example:
         >>> from hocket import data
@@ -115,7 +114,7 @@ def with_column(self: Self, column_name: str, expr: tree.Expr, **of_ray: object)
 
 
 def with_columns(self: Self, exprs: Mapping[str, tree.Expr]) -> Self:
-    """Add columns, or replace them, by expressions of the columns as they were; see `with_column`."""
+    """Add or replace columns, by expressions of the columns as they were before. See `with_column`."""
     several: object = exprs
     if not isinstance(several, Mapping) or not several:
         raise TypeError(f"with_columns() takes a dict, but received {exprs!r:.80}. Write {{'y': col('x') + 1}}.")
@@ -137,15 +136,15 @@ def _try(
     columns: object,
     looks_at: tuple[str, ...] | None = None,
 ) -> Self:
-    """Add a step that changes columns only.
+    """Add a step that only changes columns.
 
-    The step is taken once, if that costs nothing, so that a mistake is found where it is made.
+    If that costs nothing, the step runs once on no rows, to raise for a mistake at the faulty call.
 
     Args:
-        name: What it is called.
+        name: Name of the step.
         apply: Takes `columns` and a block.
-        columns: Which, or what becomes of them.
-        looks_at: The columns that it needs, if it leaves no other. None: all.
+        columns: The columns, or their new names.
+        looks_at: The columns that the step needs, if its result has no others. None: all.
     """
     reads, ops = self._plan.reads, self._plan.ops
     if not ops and reads and isinstance(reads[0], block_reads.Held):

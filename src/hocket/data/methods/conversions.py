@@ -1,4 +1,4 @@
-"""Data sets turn into references on tables, frames and arrays, and into numbers that sum them up."""
+"""Conversions of datasets into references to tables, frames and arrays, and into summaries."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from hocket.engine import contract
 @final
 @dataclass(frozen=True)
 class DatasetSummary:
-    """Numbers that sum up the columns of a data set. Made by `Dataset.summary`.
+    """Numbers that summarise the columns of a dataset. Made by `Dataset.summary`.
 
     Args:
-        dataset_schema: The names and types of all columns of the data set.
-        columns: Which columns.
+        dataset_schema: Names and types of all columns of the dataset.
+        columns: The columns of the summary.
         statistics: The numbers of each column, by their names.
     """
 
@@ -34,7 +34,7 @@ class DatasetSummary:
     statistics: Mapping[str, Mapping[str, Any]]
 
     def to_pandas(self) -> Any:
-        """Return them as a data frame: a row for each number, whose name is in the column ``statistic``.
+        """Return the numbers as a data frame: a row for each number, with its name in the column ``statistic``.
 
         Raises:
             MissingExtraError: pandas is not installed.
@@ -44,10 +44,10 @@ class DatasetSummary:
         return frames.load("summary().to_pandas()").DataFrame({"statistic": names, **data}, dtype=object)
 
     def get_column_stats(self, column: str) -> Any:
-        """Return those of a column as a data frame of the columns ``statistic`` and ``value``.
+        """Return the numbers of a column as a data frame with the columns ``statistic`` and ``value``.
 
         Raises:
-            KeyError: There is no such column.
+            KeyError: The summary does not have the column.
         """
         blocks.check_columns([column], self.columns)
         found = dict(sorted(self.statistics[column].items()))
@@ -56,7 +56,7 @@ class DatasetSummary:
 
 
 def to_arrow_refs(self: Planned) -> list[contract.ObjectRef[Any]]:
-    """Execute the plan, and return references on Arrow tables, one for each block.
+    """Execute the plan, and return references to Arrow tables, one for each block.
 
     Example:
         >>> import hocket
@@ -69,30 +69,30 @@ def to_arrow_refs(self: Planned) -> list[contract.ObjectRef[Any]]:
 
 
 def to_pandas_refs(self: Planned) -> list[contract.ObjectRef[Any]]:
-    """Execute the plan, and return references on data frames, one for each block."""
+    """Execute the plan, and return references to data frames, one for each block."""
     frames.load("to_pandas_refs()")
     return references.convert(self._store(), "pandas")
 
 
 def to_numpy_refs(self: Planned, *, column: str | None = None) -> list[contract.ObjectRef[Any]]:
-    """Execute the plan, and return references on dicts of arrays, one for each block; of a column, on arrays."""
+    """Execute the plan, and return references to dicts of arrays, or to arrays of one column, one for each block."""
     return references.convert(self._store(), "numpy", column)
 
 
 def to_spark(self: Planned, spark: object, *, path: str | os.PathLike[str] | None = None) -> Any:
-    """Execute the plan, write Parquet files, and return a DataFrame of Spark's that reads them.
+    """Execute the plan, write Parquet files, and return a Spark DataFrame that reads them.
 
-    It has as many rows, in no order. Texts, numbers, times, decimals, lists, structs and missing values stay what
-    they are, but for unsigned numbers and halves, for which Spark has the next larger type.
+    The DataFrame has as many rows, in no order. Texts, numbers, times, decimals, lists, structs and missing values keep
+    their types. Only unsigned numbers and halves get the next larger type of Spark's.
 
     Args:
         spark: The ``SparkSession``.
-        path: A folder, empty or not there, that Spark's machines and this one see: ``s3a://bucket/rows``. Default,
-            if Spark runs on this machine alone: one among its temporary files, removed when this process ends.
+        path: A folder, empty or new, that Spark's machines and this one can reach: ``s3a://bucket/rows``. Default, if
+            Spark runs on this machine alone: a temporary folder, which is removed when this process ends.
 
     Raises:
-        TypeError: It is no session of Spark's, or a column is of no type that Spark reads.
-        ValueError: A time has nanoseconds; or no path is given, and Spark runs on other machines.
+        TypeError: `spark` is not a session of Spark's, or Spark cannot read a column's type.
+        ValueError: A time has nanoseconds; or Spark runs on other machines, and no path is given.
         FileExistsError: The folder has files.
         MissingExtraError: PySpark is not installed.
     """
@@ -104,17 +104,17 @@ def to_spark(self: Planned, spark: object, *, path: str | os.PathLike[str] | Non
 
 
 def summary(self: Planned, columns: Sequence[str] | None = None) -> DatasetSummary:
-    """Execute the plan, and return numbers that sum up columns.
+    """Execute the plan, and return numbers that summarise columns.
 
-    They are, of all columns, ``count``, ``missing_pct`` and the ten most frequent values, as ``approx_topk[0]`` and
-    so on, unless it holds numbers; of these ``mean``, ``std``, ``min``, ``max``, ``zero_pct`` and the median, as
-    ``approx_quantile[0]``.
+    For each column these are ``count`` and ``missing_pct``. A column of numbers also has ``mean``, ``std``, ``min``,
+    ``max``, ``zero_pct`` and the median, as ``approx_quantile[0]``. Another column has its ten most frequent values, as
+    ``approx_topk[0]`` and so on.
 
     Args:
-        columns: Which columns. Default: all that hold numbers, texts, times, True or False.
+        columns: The columns. Default: all that hold numbers, texts, times, True or False.
 
     Raises:
-        KeyError: There is no such column.
+        KeyError: A column does not exist.
 
     Example:
         >>> from hocket import data

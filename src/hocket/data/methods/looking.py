@@ -1,4 +1,4 @@
-"""Looking at a data set: how much there is of what, its first rows, all of them at once, and what execution did."""
+"""Looks at a dataset: its size, its first rows, all its rows, and a report of its execution."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hocket.data.methods.contract import Planned
 
 
 def count(self: Planned) -> int:
-    """Return how many rows there are. The plan is executed if that cannot be known without."""
+    """Return the number of rows. The plan is executed only if the number is unknown."""
     known = self._plan.get_optional_count()
     return sum(found.num_rows for found in self._stream()) if known is None else known
 
@@ -23,11 +23,11 @@ def show(self: Planned, limit: int = 20) -> None:
 
 
 def explain(self: Planned) -> str:
-    """Print and return what will be done, in which order, and whether it is known to give the same rows each time.
+    """Print and return the operations in their order, and whether they are known to give the same rows each time.
 
-    Training that goes on after a failure, and a block that is made again, count on that. All that data sets do
-    themselves is the same each time, with the seeds that are shown. Of the program's own functions nobody knows:
-    one that draws random numbers should seed them by what is in the row.
+    Training that goes on after a failure, and a block that is made again, rely on that. All of a dataset's own
+    operations make the same rows each time, with the seeds that are shown. A user's function is unknown: if it draws
+    random numbers, it should seed them by the contents of the row.
 
     Example:
         >>> from hocket import data
@@ -47,10 +47,10 @@ def explain(self: Planned) -> str:
 
 
 def stats(self: Planned) -> str:
-    """Return a table of what the last execution did.
+    """Return a table of the last execution's stages.
 
-    Of each stage: how many blocks, rows and bytes it gave, how long what follows waited for it, and how long it was
-    held up because nobody asked for its next block.
+    For each stage it has the number of blocks, rows and bytes, how long the next stage waited for this one, and how
+    long this stage was held up because its next block was not requested.
 
     Example:
         >>> from hocket import data
@@ -63,9 +63,9 @@ def stats(self: Planned) -> str:
 
 
 def num_blocks(self: Planned) -> int:
-    """Return how many blocks there are. The plan is executed if that cannot be known without.
+    """Return the number of blocks. The plan is executed only if the number is unknown.
 
-    Of files and sources of which a task reads several blocks, it is how many tasks read.
+    For files and sources whose tasks read several blocks each, it is the number of tasks.
 
     Example:
         >>> from hocket import data
@@ -77,10 +77,10 @@ def num_blocks(self: Planned) -> int:
 
 
 def schema(self: Planned, fetch_if_missing: bool = True) -> blocks.Schema | None:
-    """Return the names and types of the columns, as the first block with rows has them; None if no block has any.
+    """Return the names and types of the columns in the first block with rows; None if no block has columns.
 
     Args:
-        fetch_if_missing: Whether a block is made to see, where nothing is known; if not, it is None then.
+        fetch_if_missing: Whether to make a block if the columns are not known yet; if not, the result is None.
     """
     if not fetch_if_missing and (
         self._plan.ops or not all(isinstance(one, block_reads.Held) for one in self._plan.reads)
@@ -91,7 +91,7 @@ def schema(self: Planned, fetch_if_missing: bool = True) -> blocks.Schema | None
 
 
 def columns(self: Planned, fetch_if_missing: bool = True) -> list[str] | None:
-    """Return the names of the columns; see `schema`."""
+    """Return the names of the columns. See `schema`."""
     found = schema(self, fetch_if_missing)
     return None if found is None else found.names
 
@@ -100,7 +100,7 @@ def take(self: Planned, limit: int = 20) -> list[blocks.Row]:
     """Return the first rows.
 
     Raises:
-        ValueError: The number is negative.
+        ValueError: `limit` is negative.
     """
     reading.check_count("limit", limit, 0, "take_all()")
     rows: list[blocks.Row] = []
@@ -115,10 +115,10 @@ def take_all(self: Planned, limit: int | None = None) -> list[blocks.Row]:
     """Return all rows.
 
     Args:
-        limit: The most that there may be.
+        limit: The largest allowed number of rows.
 
     Raises:
-        ValueError: There are more.
+        ValueError: There are more rows.
     """
     reading.check_count("limit", limit, 0)
     if limit is None:
@@ -133,7 +133,7 @@ def take_all(self: Planned, limit: int | None = None) -> list[blocks.Row]:
 
 
 def take_batch(self: Planned, batch_size: int = 20, *, batch_format: str | None = "default") -> blocks.Batch:
-    """Return the first rows as a batch; see `iter_batches`.
+    """Return the first rows as a batch. See `iter_batches`.
 
     Raises:
         ValueError: There are no rows.
@@ -149,10 +149,10 @@ def to_pandas(self: Planned, limit: int | None = None) -> Any:
     """Return all rows as a data frame.
 
     Args:
-        limit: The most rows that there may be.
+        limit: The largest allowed number of rows.
 
     Raises:
-        ValueError: There are more.
+        ValueError: There are more rows.
         MissingExtraError: pandas is not installed.
     """
     reading.check_count("limit", limit, 0)
@@ -170,7 +170,7 @@ def to_arrow(self: Planned) -> Any:
     """Return all rows as an Arrow table.
 
     Raises:
-        ValueError: A column holds objects that Arrow has no type for.
+        ValueError: A column holds objects without an Arrow type.
         MissingExtraError: pyarrow is not installed.
     """
     found = list(self._stream_blocks())
@@ -178,7 +178,7 @@ def to_arrow(self: Planned) -> Any:
 
 
 def input_files(self: Planned) -> list[str]:
-    """Return the files that are read, each once, in their order; also those of data sets that are joined to it."""
+    """Return the files that are read, each once, in order. Files of datasets that are joined to this one count too."""
     reads = list(self._plan.list_reads())
     files = [file for read in reads for file in getattr(read, "files", ())]
     files += [read.file for read in reads if hasattr(read, "file")]
@@ -186,7 +186,7 @@ def input_files(self: Planned) -> list[str]:
 
 
 def size_bytes(self: Planned) -> int:
-    """Return about how many bytes the rows take. The plan is executed, unless it has no steps."""
+    """Return the approximate size of the rows in bytes. The plan is executed, unless it has no steps."""
     sizes = [read.num_bytes for read in self._plan.reads]
     if not self._plan.ops and None not in sizes:
         return sum(size or 0 for size in sizes)

@@ -1,4 +1,4 @@
-"""Steps on the rows of a data set, block by block, and on their order: each method adds one to the plan."""
+"""Steps on the rows of a dataset, block by block, and on their order. Each method adds a step to the plan."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hocket.data.methods.contract import Self
 @final
 @dataclass(frozen=True)
 class RandomSeedConfig:
-    """A seed, as Ray has it.
+    """A seed, as Ray specifies it.
 
     Args:
-        seed: Which one. Default: a random one, chosen when the data set is made.
-        reseed_after_execution: For programs written for Ray: a data set has the same rows in the same order each time.
-        use_timestamp_as_default: The same: has no effect.
+        seed: The seed. Default: a random one, chosen when the dataset is made.
+        reseed_after_execution: For programs written for Ray: a dataset has the same rows in the same order each time.
+        use_timestamp_as_default: For programs written for Ray: has no effect.
     """
 
     seed: int | None = None
@@ -35,13 +35,13 @@ Seed: TypeAlias = int | RandomSeedConfig | None
 
 
 def choose_seed(seed: Seed) -> int:
-    """Return a seed, or a random one."""
+    """Return the seed, or a random one if there is none."""
     seed = seed.seed if isinstance(seed, RandomSeedConfig) else seed
     reading.check_count("seed", seed, 0)
     return secrets.randbelow(1 << 31) if seed is None else min(int(seed), order.MAX_SEED)
 
 
-# --- with functions ---------------------------------------------------------------------------------------------------
+# --- calls of functions -----------------------------------------------------------------------------------------------
 
 
 def map_batches(
@@ -62,35 +62,34 @@ def map_batches(
     concurrency: int | tuple[int, int] | tuple[int, int, int] | None = None,
     **remote_args: object,
 ) -> Self:
-    """Call a function with batches; what it returns are the rows.
+    """Call a function with batches. The batches that it returns become the rows.
 
-    A class is made once in each of some actors, and its instances are called: for what takes long to make, such as
-    a model. An actor that dies is made again, three times, and its block is done again.
+    A class is for objects that take long to make, such as a model. Each of several actors makes one instance, and calls
+    it. If an actor dies, another one processes its block again, up to three times.
 
     Args:
-        fn: Takes a batch and returns one, in any format and of any length; or yields several. Or a class whose
-            instances do.
-        batch_size: How many rows a batch has at most: blocks are cut, not joined. Default, and ``"auto"``: whole
+        fn: Takes a batch and returns a batch, in any format and of any length; or yields several. Or a class whose
+            instances do this.
+        batch_size: Largest number of rows of a batch: blocks are cut, not joined. Default, and ``"auto"``: whole
             blocks.
-        compute: As `concurrency`, in Ray's other form.
-        batch_format: What `fn` is given: ``"default"`` or ``"numpy"`` for a dict of arrays, ``"pandas"``,
+        compute: Ray's other form of `concurrency`.
+        batch_format: Format of the batches for `fn`: ``"default"`` or ``"numpy"`` for a dict of arrays, ``"pandas"``,
             ``"pyarrow"``.
-        zero_copy_batch: Whether arrays are read-only, because they look into shared memory. False gives copies.
+        zero_copy_batch: Whether arrays are read-only views of shared memory. False gives copies.
         fn_args: More arguments for `fn`.
-        fn_kwargs: The same, by name.
-        fn_constructor_args: What a class is made from.
-        fn_constructor_kwargs: The same, by name.
+        fn_kwargs: More keyword arguments for `fn`.
+        fn_constructor_args: Arguments for the class.
+        fn_constructor_kwargs: Keyword arguments for the class.
         num_cpus: How many CPUs a task or an actor holds. Default: a task 1, or 0 if it holds GPUs; an actor 0.
-        num_gpus: How many GPUs.
-        memory: How many bytes of memory.
-        concurrency: How many tasks or actors there are at most. Of a class also two numbers, between which the
-            number of actors is: more are started while all have enough to do. Default: as many as there is room
-            for.
+        num_gpus: How many GPUs each holds.
+        memory: How many bytes of memory each holds.
+        concurrency: Largest number of tasks, or number of actors. For a class also the least and the largest number:
+            the pool starts more actors while all have enough to do. Default: as many as there is room for.
         **remote_args: Further options of `hocket.remote`.
 
     Raises:
         TypeError: `fn` is neither a function nor a class whose instances can be called.
-        ValueError: The batch size is less than 1, or there is no such format.
+        ValueError: The batch size is less than 1, or the format does not exist.
 
     Example:
         >>> from hocket import data
@@ -133,12 +132,12 @@ def map_batches(
 
 
 def map_rows(self: Self, fn: Callable[..., blocks.Row | Awaitable[blocks.Row]] | type, **how: Any) -> Self:
-    """Call a function with each row, a dict of Python values; what it returns is the row.
+    """Call a function with each row, a dict of Python values. The row that it returns replaces the row.
 
     `map_batches` is many times faster.
 
     Args:
-        fn: Takes a row and returns one. Or a class whose instances do.
+        fn: Takes a row and returns a row. Or a class whose instances do this.
         **how: ``fn_args``, ``fn_kwargs``, ``concurrency`` and others; see `map_batches`.
 
     Raises:
@@ -157,10 +156,10 @@ def flat_map(
     fn: Callable[..., list[blocks.Row] | Awaitable[list[blocks.Row]] | AsyncIterator[blocks.Row]] | type,
     **how: object,
 ) -> Self:
-    """Call a function with each row; what it returns is a list of rows.
+    """Call a function with each row. The list of rows that it returns replaces the row.
 
     Args:
-        fn: Takes a row and returns a list of rows. Or a class whose instances do.
+        fn: Takes a row and returns a list of rows. Or a class whose instances do this.
         **how: See `map`.
 
     Raises:
@@ -172,18 +171,18 @@ def flat_map(
 def filter_rows(
     self: Self, fn: Callable[..., object] | type | None = None, *, expr: object = None, **how: object
 ) -> Self:
-    """Keep the rows of which a function says something true, or for which an expression is true.
+    """Keep the rows for which a function returns a true value, or for which an expression is true.
 
     Args:
-        fn: Takes a row. Or a class whose instances do.
-        expr: In the place of a function, and many times faster: a text such as ``"x > 3 and y in ['a', 'b']"``, or
-            an expression of `hocket.data.expressions`, ``col("x") > 3``, or of ``pyarrow.compute``. Where a value
-            is missing it is not true.
+        fn: Takes a row. Or a class whose instances do this.
+        expr: Used in the place of a function, and many times faster: a text such as ``"x > 3 and y in ['a', 'b']"``, an
+            expression of `hocket.data.expressions`, ``col("x") > 3``, or one of ``pyarrow.compute``. An expression is
+            not true where a value is missing.
         **how: See `map`.
 
     Raises:
-        TypeError: `fn` is neither a function nor a class whose instances can be called, or `expr` no expression.
-        ValueError: Both are given, or neither, or the text is no expression.
+        TypeError: `fn` is neither a function nor a class whose instances can be called, or `expr` is not an expression.
+        ValueError: `fn` and `expr` are both given, or neither, or the text is not an expression.
 
     Example:
         >>> from hocket import data
@@ -198,7 +197,7 @@ def filter_rows(
         raise ValueError("filter() takes a function, or expr=, and one of them. Write filter(expr='x > 3').")
     if expr is None:
         return self._then(calls.read_call("filter", fn, how, ("expr",)).build(steps.filter_rows, keeps_rows=False))
-    calls.read_call("filter", fn, how, ("expr",))  # an unknown keyword is the first fault that it names
+    calls.read_call("filter", fn, how, ("expr",))  # raises for an unknown keyword first
     if how:
         raise ValueError(f"filter(expr=...) calls no function, so {sorted(how)} says nothing. Leave it out.")
     read = text.read(expr)
@@ -207,14 +206,14 @@ def filter_rows(
     return self._then(plan.Step(apply=step, name=f"filter({expr!s:.40})", keeps_rows=False, scan=scan))
 
 
-# --- which rows -------------------------------------------------------------------------------------------------------
+# --- choice of rows ---------------------------------------------------------------------------------------------------
 
 
 def limit(self: Self, limit: int) -> Self:
-    """Keep the first rows. Blocks that come later are not made, but for those that run ahead.
+    """Keep the first rows. Later blocks are not made, except those of tasks that run ahead.
 
     Raises:
-        ValueError: The number is negative.
+        ValueError: `limit` is negative.
 
     Example:
         >>> from hocket import data
@@ -229,11 +228,11 @@ def random_sample(self: Self, fraction: float, *, seed: Seed = None) -> Self:
     """Keep each row with the same probability.
 
     Args:
-        fraction: The probability, from 0 to 1. About so many of the rows are kept.
-        seed: Which rows. Default: random ones, chosen now, so that this data set has the same rows each time.
+        fraction: The probability, from 0 to 1. About this share of the rows is kept.
+        seed: Selects the rows. Default: random, chosen now. This dataset then has the same rows each time.
 
     Raises:
-        ValueError: The fraction or the seed cannot be.
+        ValueError: The fraction or the seed is out of range.
     """
     if not reading.is_number(fraction, 0, 1):
         raise ValueError(f"fraction must be from 0 to 1, but received {fraction!r}. Write random_sample(0.1).")
@@ -248,17 +247,17 @@ def random_sample(self: Self, fraction: float, *, seed: Seed = None) -> Self:
 def random_shuffle(self: Self, *, seed: Seed = None, num_blocks: int | None = None, **of_ray: object) -> Self:
     """Put all rows into another order.
 
-    Where it comes last, training moves no row for it: the ledger computes another order for each epoch. A batch is
-    then of rows from all over the data.
+    If it is the last operation, training does not move rows for it: the ledger computes another order for each epoch. A
+    batch then has rows from all over the data.
 
     Args:
-        seed: Which order. Default: a random one, chosen now, so that this data set has the same order each time.
-        num_blocks: Into how many blocks they are cut then. Default: as before.
-        **of_ray: ``num_cpus`` and others of Ray's that say how it is scheduled: they have no effect.
+        seed: Selects the order. Default: random, chosen now. This dataset then has the same order each time.
+        num_blocks: Number of blocks afterwards. Default: as before.
+        **of_ray: Ray's keywords of scheduling, such as ``num_cpus``. They have no effect.
 
     Raises:
-        ValueError: The seed is no whole number, or negative.
-        TypeError: There is no such keyword.
+        ValueError: The seed is not a whole number, or is negative.
+        TypeError: A keyword does not exist.
 
     Example:
         >>> from hocket import data
@@ -271,13 +270,13 @@ def random_shuffle(self: Self, *, seed: Seed = None, num_blocks: int | None = No
 
 
 def randomize_block_order(self: Self, *, seed: Seed = None) -> Self:
-    """Put the blocks into another order, and leave the rows of each where they are: cheaper than a shuffle.
+    """Put the blocks into another order, and leave the rows of each block where they are. It is cheaper than a shuffle.
 
     Args:
-        seed: Which order. Default: a random one, chosen now, so that this data set has the same order each time.
+        seed: Selects the order. Default: random, chosen now. This dataset then has the same order each time.
 
     Raises:
-        ValueError: The seed is no whole number, or negative.
+        ValueError: The seed is not a whole number, or is negative.
     """
     return self._then(plan.BlockOrder(choose_seed(seed)))
 
@@ -288,12 +287,12 @@ def repartition(
     """Cut the same rows, in the same order, into another number of blocks.
 
     Args:
-        num_blocks: How many blocks.
-        target_num_rows_per_block: How many rows a block has, but for the last; in the place of `num_blocks`.
+        num_blocks: Number of blocks.
+        target_num_rows_per_block: Number of rows of each block but the last. Used in the place of `num_blocks`.
         shuffle: Whether the rows are shuffled first; see `random_shuffle`.
 
     Raises:
-        ValueError: A number is less than 1, or both are given, or neither.
+        ValueError: A number is less than 1, or both numbers are given, or neither.
     """
     if (num_blocks is None) == (target_num_rows_per_block is None):
         raise ValueError(

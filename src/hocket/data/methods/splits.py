@@ -1,4 +1,4 @@
-"""Several data sets of one: parts of its rows."""
+"""Splits of a dataset into several datasets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hocket.data.methods import rows, tables
 from hocket.data.methods.contract import Self
 
 MAX_PARTS = 100_000
-"""Into how many parts a data set can be split."""
+"""Largest number of parts of a split."""
 
 
 def streaming_train_test_split(
@@ -26,19 +26,18 @@ def streaming_train_test_split(
     seed: int | None = None,
     **of_ray: object,
 ) -> tuple[Self, Self]:
-    """Return two data sets: to train with, and to test with. Nothing is executed; each reads all rows and keeps its
-    own.
+    """Return a dataset for training and one for tests. Nothing is executed; each reads all rows and keeps its own.
 
     Args:
-        test_size: The probability with which a row is one of the second.
-        split_type: ``"random"``; or ``"hash"``, by the values of a column, so that rows of one value stay together,
-            also in another data set.
-        hash_column: Which column.
-        seed: Which rows. Default: random ones, chosen now.
-        **of_ray: Keywords of Ray's that say how it is scheduled: they have no effect.
+        test_size: The probability with which a row belongs to the second dataset.
+        split_type: ``"random"``; or ``"hash"``, which splits by the values of a column. Rows of one value then stay
+            together, also in another dataset.
+        hash_column: The column for ``"hash"``.
+        seed: Selects the rows. Default: random, chosen now.
+        **of_ray: Ray's keywords of scheduling. They have no effect.
 
     Raises:
-        ValueError: The size cannot be, or the keywords contradict each other.
+        ValueError: `test_size` is not between 0 and 1, or the keywords contradict each other.
 
     Example:
         >>> from hocket import data
@@ -75,15 +74,15 @@ def streaming_train_test_split(
 
 
 def split(self: Self, n: int, *, equal: bool = False, locality_hints: object = None) -> list[Self]:
-    """Execute the plan, and return parts of rows that follow one another. They differ by one row at most.
+    """Execute the plan, and return parts of consecutive rows. Their sizes differ by at most one row.
 
     Args:
-        n: How many parts.
-        equal: Whether to leave out up to ``n - 1`` rows at the end, so that they do not differ.
+        n: Number of parts.
+        equal: Whether to make the parts equally long, by leaving out up to ``n - 1`` rows at the end.
         locality_hints: For programs written for Ray: has no effect.
 
     Raises:
-        ValueError: The number is less than 1, or more than `MAX_PARTS`.
+        ValueError: `n` is less than 1, or more than `MAX_PARTS`.
     """
     reading.check_count("n", n, 1, "split(2)", most=MAX_PARTS)
     source = execution.Source(self._store(), None)
@@ -93,25 +92,25 @@ def split(self: Self, n: int, *, equal: bool = False, locality_hints: object = N
 
 
 def streaming_split(self: Self, n: int, *, equal: bool = False, locality_hints: object = None) -> list[Self]:
-    """Return parts for readers in other tasks and actors; as `split`.
+    """Execute the plan, and return parts for readers in other tasks and actors. See `split`.
 
-    Each can be sent, and be looped over any number of times, without waiting for the others. (In Ray, all wait for
-    each other at each epoch. In training, `hocket.train.get_dataset_shard` gives each rank its part.)
+    A part can be sent to a reader, and read in any number of loops, without waiting for the others. (In Ray, the
+    readers wait for each other at each epoch. In training, `hocket.train.get_dataset_shard` gives each rank its part.)
 
     Raises:
-        ValueError: The number is less than 1.
+        ValueError: `n` is less than 1, or more than `MAX_PARTS`.
     """
     return split(self, n, equal=equal, locality_hints=locality_hints)
 
 
 def split_at_indices(self: Self, indices: Sequence[int]) -> list[Self]:
-    """Execute the plan, and return the parts between some rows.
+    """Execute the plan, and return the parts between these rows.
 
     Args:
-        indices: Before which rows it is cut; not falling.
+        indices: Numbers of the rows before which to cut, in rising order. A number may repeat.
 
     Raises:
-        ValueError: They fall, or there are none.
+        ValueError: The numbers fall, or there are none.
 
     Example:
         >>> from hocket import data
@@ -129,11 +128,11 @@ def split_at_indices(self: Self, indices: Sequence[int]) -> list[Self]:
 
 
 def split_proportionately(self: Self, proportions: Sequence[float]) -> list[Self]:
-    """Execute the plan, and return parts that have these shares of the rows, and one with the rest. Each has a row at
-    least.
+    """Execute the plan, and return parts with these shares of the rows, and a part with the rest. Each part has at
+    least one row.
 
     Raises:
-        ValueError: The shares are not above 0, or not below 1 together; or there are too few rows for the first.
+        ValueError: A share is not above 0, the shares are not below 1 together, or there are too few rows.
     """
     several: object = proportions
     given = list(several) if isinstance(several, Iterable) else []
@@ -145,7 +144,7 @@ def split_proportionately(self: Self, proportions: Sequence[float]) -> list[Self
     source = execution.Source(self._store(), None)
     ends = [math.floor(source.num_rows * share + 1e-9) for share in itertools.accumulate(given)]
     most = source.num_rows
-    for at in reversed(range(len(ends))):  # a part takes its row from the one before it, as in Ray
+    for at in reversed(range(len(ends))):  # an empty part takes a row from the part before it, as in Ray
         most = ends[at] = min(ends[at], most - 1)
     if ends[0] <= 0:
         raise ValueError(
@@ -157,17 +156,17 @@ def split_proportionately(self: Self, proportions: Sequence[float]) -> list[Self
 def train_test_split(
     self: Self, test_size: float, *, shuffle: bool = False, seed: int | None = None, stratify: str | None = None
 ) -> tuple[Self, Self]:
-    """Execute the plan, and return two parts: to train with, and to test with.
+    """Execute the plan, and return a part for training and one for tests.
 
     Args:
-        test_size: How many rows the second one has; below 1, which share of them.
-        shuffle: Whether rows are shuffled first.
-        seed: How they are shuffled.
-        stratify: A column: both parts have the same share of each of its values. `test_size` is a share then, and
-            the rows are sorted by it.
+        test_size: Number of rows of the second part; below 1, its share of the rows.
+        shuffle: Whether the rows are shuffled first.
+        seed: Selects the shuffle.
+        stratify: A column. Both parts then have the same share of each of its values. `test_size` has to be a share,
+            and the rows are sorted by the column.
 
     Raises:
-        ValueError: The size cannot be, or `shuffle` and `stratify` are both given.
+        ValueError: `test_size` is out of range, or `shuffle` and `stratify` are both given.
 
     Example:
         >>> from hocket import data
@@ -199,14 +198,14 @@ def _cut(self: Self, source: execution.Source, ends: Sequence[int]) -> list[Self
 
 
 def _split_groups(self: Self, column: str, share: float) -> tuple[Self, Self]:
-    """Return a part of each group, and the rest of it."""
+    """Return the two parts of every group."""
 
     def cut(group: Any, *, is_test: bool) -> object:
         train = group.num_rows - math.floor(group.num_rows * share + 1e-9)
         return group.slice(train) if is_test else group.slice(0, train)
 
     groups = tables.groupby(self._build(self._store()), column)
-    how: dict[str, Any] = {"batch_format": "pyarrow"}  # numpy has not all types, and changes whole numbers with gaps
+    how: dict[str, Any] = {"batch_format": "pyarrow"}  # numpy lacks some types, and changes whole numbers with gaps
     parts = (groups.map_groups(cut, fn_kwargs={"is_test": flag}, **how) for flag in (False, True))
     train, test = (self._build(part._store()) for part in parts)
     return train, test

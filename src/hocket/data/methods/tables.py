@@ -1,4 +1,4 @@
-"""Operations on whole data sets, as on tables: sorting, grouping, joining, and numbers of all rows."""
+"""Operations on whole datasets, as on tables: sorting, grouping, joining, and aggregates of all rows."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def sort(
     """Sort the rows. Rows with equal keys stay in their order; missing values and NaN come last.
 
     Args:
-        key: By which columns, the first one first.
-        descending: Whether to go down; or this for each column.
+        key: The columns to sort by, the most important first.
+        descending: Whether to sort in descending order; or a list with a value for each column.
         boundaries: For programs written for Ray: has no effect.
 
     Raises:
         ValueError: No column is named, or `descending` has another length.
-        KeyError: There is no such column. Raised when rows are asked for.
+        KeyError: A column does not exist. Raised when rows are requested.
         MissingExtraError: DuckDB, which sorts, is not installed.
 
     Example:
@@ -59,14 +59,14 @@ def sort(
 
 
 def groupby(self: Self, key: str | Sequence[str] | None, num_partitions: int | None = None) -> GroupedData[Self]:
-    """Return the rows in groups, whose keys are equal. A missing key is one, too.
+    """Return the rows in groups with equal keys. The missing keys are a group, too.
 
     Args:
-        key: By which columns; None: all rows are one group.
+        key: The columns to group by; None: all rows are one group.
         num_partitions: For programs written for Ray: has no effect.
 
     Raises:
-        ValueError: No column is named, or one twice.
+        ValueError: No column is named, or one is named twice.
 
     Example:
         >>> from hocket import data
@@ -91,27 +91,27 @@ def join(
     aggregator_ray_remote_args: object = None,
     validate_schemas: bool = False,
 ) -> Self:
-    """Put rows of another data set beside those with the same key, in the order of the left ones.
+    """Put rows of another dataset beside the rows with the same key, in the order of the left rows.
 
-    A missing key is equal to none.
+    A missing key equals no other key.
 
     Args:
-        ds: The other data set, the right one.
+        ds: The other dataset, the right one.
         join_type: ``"inner"``, ``"left_outer"``, ``"right_outer"``, ``"full_outer"``; or, to choose rows of one
             side, ``"left_semi"``, ``"left_anti"``, ``"right_semi"``, ``"right_anti"``.
         num_partitions: For programs written for Ray: has no effect.
         on: The columns of the key.
-        right_on: Those of the right data set. Default: the same.
-        left_suffix: What is added to the names of other columns that both have.
-        right_suffix: The same, for those of the right one.
+        right_on: The columns of the key in the right dataset. Default: the same.
+        left_suffix: Added to the names of this dataset's other columns that both datasets have.
+        right_suffix: Added to the names of the right dataset's other columns that both datasets have.
         partition_size_hint: For programs written for Ray: has no effect.
-        aggregator_ray_remote_args: The same.
-        validate_schemas: The same: keys are always compared by their types.
+        aggregator_ray_remote_args: For programs written for Ray: has no effect.
+        validate_schemas: For programs written for Ray: has no effect. The types of keys are always compared.
 
     Raises:
-        ValueError: There is no such join, or two columns would have one name.
-        KeyError: There is no such column. Raised when rows are asked for.
-        TypeError: A key is of one type here and of another there. Raised then, too.
+        ValueError: The join type does not exist, or two columns would have one name.
+        KeyError: A column does not exist. Raised when rows are requested.
+        TypeError: A key's types in the two datasets cannot be compared. Raised when rows are requested.
 
     Example:
         >>> from hocket import data
@@ -143,7 +143,7 @@ def join(
 
 
 def union(self: Self, *other: Planned) -> Self:
-    """Return the rows of this data set, and then those of others.
+    """Return the rows of this dataset, and then the rows of others.
 
     Example:
         >>> from hocket import data
@@ -154,12 +154,12 @@ def union(self: Self, *other: Planned) -> Self:
 
 
 def zip_columns(self: Self, *other: Planned) -> Self:
-    """Put the columns of others beside these: the first row to the first, and so on.
+    """Put the columns of other datasets beside these: the first row to the first, and so on.
 
-    A column whose name is taken gets ``_1`` added.
+    A column whose name is taken gets ``_1``, ``_2``, ... added, the number of its dataset.
 
     Raises:
-        ValueError: They do not have as many rows. Raised when rows are read.
+        ValueError: The datasets do not have equally many rows. Raised when rows are read.
 
     Example:
         >>> from hocket import data
@@ -169,11 +169,11 @@ def zip_columns(self: Self, *other: Planned) -> Self:
     return self._then(plan.Zip(_list_plans("zip", other)))
 
 
-# --- numbers of all rows ----------------------------------------------------------------------------------------------
+# --- aggregates of all rows -------------------------------------------------------------------------------------------
 
 
 def aggregate(self: Planned, *aggs: Aggregate) -> dict[str, Any]:
-    """Return aggregates of all rows, by name. Each is None if there are no values.
+    """Return aggregates of all rows, by name. Without values, a count is 0, and most other aggregates are None.
 
     Example:
         >>> from hocket import data
@@ -192,8 +192,7 @@ def aggregate(self: Planned, *aggs: Aggregate) -> dict[str, Any]:
 
 
 def _name_apart(aggs: Sequence[Aggregate]) -> tuple[Aggregate, ...]:
-    """Return aggregates with a number behind a name that a user has given to another one too, as in Ray: ``x``,
-    ``x_2``."""
+    """Return aggregates with different names. As in Ray, a name that is taken gets a number: ``x``, ``x_2``."""
     found: list[Any] = []
     for one in aggs:
         taken, kept = {getattr(other, "name", None) for other in found}, one
@@ -206,7 +205,7 @@ def _name_apart(aggs: Sequence[Aggregate]) -> tuple[Aggregate, ...]:
 
 
 def unique(self: Planned, column: str, ignore_nulls: bool = False) -> list[Any]:
-    """Return the different values of a column, in order; a missing one last, if it counts.
+    """Return the different values of a column, in order. A missing value is last, unless `ignore_nulls` is True.
 
     Example:
         >>> from hocket import data
@@ -218,32 +217,32 @@ def unique(self: Planned, column: str, ignore_nulls: bool = False) -> list[Any]:
 
 
 def add_up(self: Planned, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
-    """Return the sum of a column; of several, a dict of their sums.
+    """Return the sum of a column, or a dict of the sums of several.
 
     Args:
         on: The column, or several. Default: all.
-        ignore_nulls: Whether missing values count as not there; if not, the result is None if one is missing.
+        ignore_nulls: Whether to ignore missing values. If not, one missing value makes the result None.
     """
     return _compute(self, aggregates.Sum, on, ignore_nulls=ignore_nulls)
 
 
 def find_least(self: Planned, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
-    """Return the least value of a column; see `sum`."""
+    """Return the least value of a column. See `sum`."""
     return _compute(self, aggregates.Min, on, ignore_nulls=ignore_nulls)
 
 
 def find_greatest(self: Planned, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
-    """Return the greatest value of a column; see `sum`."""
+    """Return the greatest value of a column. See `sum`."""
     return _compute(self, aggregates.Max, on, ignore_nulls=ignore_nulls)
 
 
 def compute_mean(self: Planned, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
-    """Return the mean of a column; see `sum`."""
+    """Return the mean of a column. See `sum`."""
     return _compute(self, aggregates.Mean, on, ignore_nulls=ignore_nulls)
 
 
 def compute_std(self: Planned, on: str | Sequence[str] | None = None, ddof: int = 1, ignore_nulls: bool = True) -> Any:
-    """Return the standard deviation of a column; see `sum`, and `aggregates.Std` for `ddof`."""
+    """Return the standard deviation of a column. See `sum`, and `aggregates.Std` for `ddof`."""
     return _compute(self, aggregates.Std, on, ignore_nulls=ignore_nulls, ddof=ddof)
 
 
@@ -265,7 +264,7 @@ class GroupedData(Generic[D]):
 
     Args:
         dataset: The rows.
-        keys: By which columns they are grouped; none: all are one group.
+        keys: The columns to group by. None given: all rows are one group.
     """
 
     def __init__(self, dataset: D, keys: Sequence[str]) -> None:
@@ -279,11 +278,11 @@ class GroupedData(Generic[D]):
         """Return a row for each group, in the order of their keys: the key, and aggregates.
 
         Args:
-            *aggs: `hocket.data.aggregate.Sum` and its like, or a user's own: `hocket.data.aggregate.AggregateFn`.
+            *aggs: `hocket.data.aggregate.Sum` and the like, or a user's own `hocket.data.aggregate.AggregateFn`.
 
         Raises:
-            TypeError: One is no aggregate.
-            ValueError: There is none.
+            TypeError: A value is not an aggregate.
+            ValueError: No aggregate is given.
 
         Example:
             >>> from hocket import data
@@ -346,42 +345,27 @@ class GroupedData(Generic[D]):
         return made
 
     def count(self) -> D:
-        """Return a row for each group: its key, and ``count()``, how many rows it has."""
+        """Return a row for each group: its key, and ``count()``, its number of rows."""
         return self.aggregate(aggregates.Count())
 
     def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> D:
-        """Return a row for each group: its key, and the sum of a column or of several.
-
-        Default: of all columns of numbers.
-        """
+        """Return a row for each group: its key, and the sum of each column. Default: all columns of numbers."""
         return self._compute(aggregates.Sum, on, ignore_nulls=ignore_nulls)
 
     def min(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> D:
-        """Return a row for each group: its key, and the least value of a column or of several.
-
-        Default: of all columns of numbers.
-        """
+        """Return a row for each group: its key, and the least value of each column. Default: all columns of numbers."""
         return self._compute(aggregates.Min, on, ignore_nulls=ignore_nulls)
 
     def max(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> D:
-        """Return a row for each group: its key, and the greatest value of a column or of several.
-
-        Default: of all columns of numbers.
-        """
+        """Return a row for each group: its key, and each column's greatest value. Default: all columns of numbers."""
         return self._compute(aggregates.Max, on, ignore_nulls=ignore_nulls)
 
     def mean(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> D:
-        """Return a row for each group: its key, and the mean of a column or of several.
-
-        Default: of all columns of numbers.
-        """
+        """Return a row for each group: its key, and the mean of each column. Default: all columns of numbers."""
         return self._compute(aggregates.Mean, on, ignore_nulls=ignore_nulls)
 
     def std(self, on: str | Sequence[str] | None = None, ddof: int = 1, ignore_nulls: bool = True) -> D:
-        """Return a row for each group: its key, and the standard deviation of a column or of several.
-
-        Default: of all columns of numbers.
-        """
+        """Return a row for each group: its key, and each column's standard deviation. Default: columns of numbers."""
         return self._compute(aggregates.Std, on, ignore_nulls=ignore_nulls, ddof=ddof)
 
     def _compute(self, kind: Any, on: str | Sequence[str] | None, **settings: object) -> D:
@@ -391,7 +375,7 @@ class GroupedData(Generic[D]):
         return self.aggregate(*(kind(name, **settings) for name in names))
 
     def _list_numbers(self, verb: str) -> Sequence[str] | None:
-        """Return the columns of numbers that are no keys; None if there are no rows of which to know columns."""
+        """Return the columns of numbers that are not keys; None if there are no rows that show the columns."""
         schema = looking.schema(self._dataset)
         if schema is None:
             return None
@@ -407,13 +391,14 @@ class GroupedData(Generic[D]):
     def map_groups(
         self, fn: object, *, batch_format: str | None = "default", zero_copy_batch: bool = True, **how: object
     ) -> D:
-        """Call a function with all rows of a group; what it returns are the rows. Groups come in the order of their
-        keys, and their rows in the order in which they were. A group has to fit into memory.
+        """Call a function with all rows of a group. The batches that it returns become the rows.
+
+        Groups come in the order of their keys, and the rows of a group in their order. A group has to fit into memory.
 
         Args:
-            fn: Takes the group as a batch and returns one, or yields several. Or a class whose instances do.
-            batch_format: What `fn` is given; see `Dataset.map_batches`.
-            zero_copy_batch: Whether its arrays are read-only; see there.
+            fn: Takes the group as a batch and returns a batch, or yields several. Or a class whose instances do this.
+            batch_format: Format of the batch for `fn`; see `Dataset.map_batches`.
+            zero_copy_batch: Whether the batch's arrays are read-only; see `Dataset.map_batches`.
             **how: ``fn_args``, ``concurrency`` and others; see `Dataset.map_batches`.
 
         Raises:
@@ -443,7 +428,7 @@ class GroupedData(Generic[D]):
 
 
 def _aggregate_nothing(one: Aggregate) -> object:
-    """Return an aggregate of no rows."""
+    """Return the aggregate of no rows."""
     if isinstance(one, aggregates.Accumulating):
         return one.finish(one.begin(None))
     return 0 if one.word == "count" else None

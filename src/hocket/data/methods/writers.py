@@ -1,4 +1,4 @@
-"""Data sets are written to files, to rows of a database, and to whatever a user writes."""
+"""Writers of datasets: to files, to databases, and to users' own datasinks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _HOW = (
     *("filename_provider", "concurrency", "partitioning_flavor"),
 )
 _OF_RAY = ("try_create_dir", "ray_remote_args", "arrow_open_stream_args", "min_bytes_per_file")
-"""Keywords of Ray's writers that say how writing is scheduled: they have no effect."""
+"""Ray's keywords for the scheduling of writers. They have no effect."""
 
 _NOT_FOR_USERS = ("table", "data", "where", "output_file", "schema", "filesystem", "kwargs", "options")
-"""What Arrow's writers are given by ours."""
+"""Arguments that our writers pass to Arrow's writers themselves."""
 
 
 def write_parquet(
@@ -30,32 +30,30 @@ def write_parquet(
 ) -> None:
     """Execute the plan, and write Parquet files.
 
-    A data set without rows becomes a file without rows, if its columns are known.
+    A dataset without rows becomes a file without rows, if its columns are known.
 
     Args:
-        path: A folder, of this machine or any file system: ``s3://bucket/folder``.
-        partition_cols: Columns whose values become names of folders, as in ``year=2026/``, instead of columns.
-        schema: Arrow's, of all columns: the types as which they are written. Default: as they are.
-        **how: What all writers take:
+        path: A folder, on this machine or any file system: ``s3://bucket/folder``.
+        partition_cols: Columns whose values become names of folders, as in ``year=2026/``, and leave the files.
+        schema: An Arrow schema of all columns: the types to write. Default: the columns' own.
+        **how: Keywords of all writers:
 
-            - ``filesystem``: One of pyarrow's or fsspec's. Default: what the address says.
-            - ``mode``: What is done with a folder that has files: ``"append"``; ``"overwrite"``, which removes
-              files of this kind when the new ones are there; ``"ignore"``, which writes nothing. ``"error"``
-              refuses a folder that is there.
-            - ``min_rows_per_file``: How many rows a file has at least, but for the last: blocks are put together.
-            - ``max_rows_per_file``: How many it has at most: blocks are cut.
-            - ``filename_provider``: A `FilenameProvider`: what files are called.
-            - ``concurrency``: How many tasks write at once at most.
-            - ``partitioning_flavor``: With `partition_cols`: ``"hive"``, the default, calls folders
-              ``year=2026``; None calls them ``2026``.
+            - ``filesystem``: A file system of pyarrow's or fsspec's. Default: chosen by the address.
+            - ``mode``: For a folder with files. ``"append"`` adds files. ``"overwrite"`` removes files of this kind
+              when the new ones are written. ``"ignore"`` writes nothing. ``"error"`` refuses a folder that exists.
+            - ``min_rows_per_file``: Smallest number of rows of each file but the last. Blocks are put together.
+            - ``max_rows_per_file``: Largest number of rows of a file. Blocks are cut.
+            - ``filename_provider``: A `FilenameProvider`, which names the files.
+            - ``concurrency``: Largest number of tasks that write at a time.
+            - ``partitioning_flavor``: With `partition_cols`: ``"hive"``, the default, names folders ``year=2026``;
+              None names them ``2026``.
 
-            All others are for ``pyarrow.parquet.write_table``, such as ``compression``.
+            All other keywords are for ``pyarrow.parquet.write_table``, such as ``compression``.
 
     Raises:
-        FileExistsError: The folder is there, and `mode` is ``"error"``. It is a ValueError, too.
-        PermissionError: It may not be written.
-        OSError: It cannot be written, as on a disk that is full. Files that were written are whole, and there is no
-            manifest.
+        FileExistsError: The folder exists, and `mode` is ``"error"``. It is a ValueError, too.
+        PermissionError: The folder may not be written.
+        OSError: Writing fails, as on a full disk. Files that were written are whole, and there is no manifest.
 
     Example:
         >>> import hocket, tempfile
@@ -83,7 +81,7 @@ def write_csv(self: Planned, path: object, **how: object) -> None:
 
     Args:
         path: A folder.
-        **how: See `write_parquet`; all others are for ``pyarrow.csv.write_csv``.
+        **how: See `write_parquet`. All other keywords are for ``pyarrow.csv.write_csv``.
     """
     how, options = _split_options("write_csv()", how, "arrow_csv_args_fn", ("write_csv",))
     write_files(self, "write_csv()", path, writing.Csv(options), how)
@@ -94,14 +92,14 @@ def write_orc(self: Planned, path: object, **how: object) -> None:
 
     Args:
         path: A folder.
-        **how: See `write_parquet`; all others are for ``pyarrow.orc.write_table``.
+        **how: See `write_parquet`. All other keywords are for ``pyarrow.orc.write_table``.
     """
     how, options = _split_options("write_orc()", how, "arrow_orc_args_fn", ("write_table",))
     write_files(self, "write_orc()", path, forms.Orc(options), how)
 
 
 def write_json(self: Planned, path: object, **how: object) -> None:
-    """Execute the plan, and write files with a JSON object in each line. Arrays become lists, times become texts.
+    """Execute the plan, and write files with a JSON object in each line. Arrays become lists, and times become texts.
 
     Args:
         path: A folder.
@@ -115,7 +113,7 @@ def write_numpy(self: Planned, path: object, *, column: str, **how: object) -> N
 
     Args:
         path: A folder.
-        column: Which column.
+        column: The column.
         **how: See `write_parquet`.
     """
     write_files(self, "write_numpy()", path, writing.Numpy(column), how)
@@ -132,16 +130,16 @@ def write_tfrecords(self: Planned, path: object, **how: object) -> None:
 
 
 def write_images(self: Planned, path: object, column: str, file_format: str = "png", **how: object) -> None:
-    """Execute the plan, and write a picture for each row.
+    """Execute the plan, and write an image for each row.
 
     Args:
         path: A folder.
-        column: Which column holds pictures: arrays of height, width and colours.
-        file_format: How they are encoded.
+        column: The column of images: arrays of height, width and colours.
+        file_format: The encoding of the images.
         **how: See `write_parquet`.
 
     Raises:
-        TypeError: A value is no picture.
+        TypeError: A value is not an image.
         MissingExtraError: Pillow is not installed.
     """
     forms.check_endings([file_format])
@@ -149,13 +147,15 @@ def write_images(self: Planned, path: object, column: str, file_format: str = "p
 
 
 def write_webdataset(self: Planned, path: object, *, encoder: object = True, **how: object) -> None:
-    """Execute the plan, and write tar archives of samples: a file for each column of each row, called by the row's
-    ``__key__`` and the column's name. Columns that are missing in a row, or begin with ``__``, are left out.
+    """Execute the plan, and write tar archives of samples.
+
+    Each value of a row becomes a file, named by the row's ``__key__`` and the column. Values that are missing, and
+    columns whose names begin with ``__``, are left out.
 
     Args:
         path: A folder.
-        encoder: True makes bytes of what the columns' names say: ``txt``, ``cls``, ``json``, ``npy``, ``png``. Or a
-            function that takes a row and returns one, or a list of these.
+        encoder: True encodes values by the columns' names: ``txt``, ``cls``, ``json``, ``npy``, ``png``. Or a function
+            that takes a row and returns a row, or a list of these.
         **how: See `write_parquet`.
 
     Example:
@@ -176,18 +176,18 @@ def write_sql(
     ray_remote_args: object = None,
     concurrency: int | None = None,
 ) -> None:
-    """Execute the plan, and give its rows to a statement of a database. Each block is a transaction.
+    """Execute the plan, and pass its rows to a statement of a database. Each block is a transaction.
 
-    A block that is done again because its worker died may be written twice.
+    If a worker dies, its block is processed again, and may be written twice.
 
     Args:
         sql: The statement, with a place for each column in the database's form: ``INSERT INTO t VALUES (?, ?)``.
-        connection_factory: Returns a connection, as Python's interface of databases has it (PEP 249).
+        connection_factory: Returns a connection that follows Python's database interface (PEP 249).
         ray_remote_args: For programs written for Ray: has no effect.
-        concurrency: How many tasks write at once at most.
+        concurrency: Largest number of tasks that write at a time.
 
     Raises:
-        TypeError: The factory is no function.
+        TypeError: `connection_factory` is not a function.
     """
     write_datasink(self, sinks.Sql(sql, connection_factory), concurrency=concurrency)
 
@@ -195,15 +195,15 @@ def write_sql(
 def write_datasink(
     self: Planned, datasink: custom.Datasink[Any], *, ray_remote_args: object = None, concurrency: int | None = None
 ) -> None:
-    """Execute the plan, and give its blocks to a target that a user has written, in tasks.
+    """Execute the plan, and pass its blocks to a user's own datasink, in tasks.
 
     Args:
-        datasink: The target.
+        datasink: The datasink.
         ray_remote_args: For programs written for Ray: has no effect.
-        concurrency: How many tasks write at once at most.
+        concurrency: Largest number of tasks that write at a time.
 
     Raises:
-        TypeError: It is no target.
+        TypeError: `datasink` is not a datasink.
     """
     custom.check_sink(datasink)
     reading.check_count("concurrency", concurrency, 1)
@@ -216,7 +216,7 @@ def write_datasink(
         source = self if least is None else self._then(plan.Repartition(least_rows=least))
         rows = looking.take_all(source._then(step))
     except BaseException as error:
-        datasink.on_write_failed(error)  # type: ignore[arg-type]  # Ctrl-C is an end, too
+        datasink.on_write_failed(error)  # type: ignore[arg-type]  # Ctrl-C ends the write, too
         raise
     custom.finish(datasink, rows)
 
@@ -265,14 +265,16 @@ def write_files(
 def _split_options(
     caller: str, given: Mapping[str, Any], function: str, arrows: Sequence[str]
 ) -> tuple[dict[str, object], Callable[[], dict[str, object]]]:
-    """Return the keywords that all writers take, and what returns those for Arrow; a function's count first. It is
-    called where files are written, too: what it returns may be nothing that can be sent, such as Arrow's WriteOptions.
+    """Return the keywords of all writers, and a function that returns the keywords for Arrow.
+
+    A user's function overrides plain keywords. It is called again where files are written, because its results, such as
+    Arrow's WriteOptions, may be impossible to send.
 
     Args:
         caller: The writer.
-        given: The keywords that it was given.
-        function: What that function is called.
-        arrows: Arrow's own functions and classes that take the others.
+        given: The keywords that the writer received.
+        function: Name of the keyword that holds the user's function.
+        arrows: Arrow's functions and classes that take the other keywords.
     """
     plain = {name: value for name, value in given.items() if name != function}
     make = given.get(function)
@@ -295,8 +297,8 @@ def _join_options(
 
 
 def _read_sizes(caller: str, how: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Return how many rows a file has at least and at most."""
-    method = globals().get(caller.removesuffix("()"))  # to_spark is none of them
+    """Return the smallest and the largest number of rows of a file."""
+    method = globals().get(caller.removesuffix("()"))  # to_spark is in another module
     own = [] if method is None else keywords.list_names(method)
     keywords.check(caller, how, _HOW, others=[*_OF_RAY, *own])
     for name in ("min_rows_per_file", "max_rows_per_file", "num_rows_per_file", "concurrency"):
@@ -304,7 +306,9 @@ def _read_sizes(caller: str, how: Mapping[str, Any]) -> tuple[int | None, int | 
     names = how.get("filename_provider")
     if names is not None and not isinstance(names, naming.FilenameProvider):
         raise TypeError(f"filename_provider must be a FilenameProvider, but received {names!r:.80}. Derive a class.")
-    least, most = how.get("min_rows_per_file", how.get("num_rows_per_file")), how.get("max_rows_per_file")
+    least, most = how.get("min_rows_per_file"), how.get("max_rows_per_file")
+    if least is None:
+        least = how.get("num_rows_per_file")
     if least is not None and most is not None and least > most:
         raise ValueError(f"min_rows_per_file={least} is more than max_rows_per_file={most}. Swap them.")
     return least, most

@@ -1,7 +1,7 @@
-"""Preprocessors: transformations of rows that are learnt from a data set. The names are those of Ray's.
+"""Preprocessors: transformations of rows that are learnt from a data set. The names are Ray's.
 
-`base` says what all have in common, and `single` what those have that make columns of columns; `chain` puts several
-into one. What they read of blocks is `inputs`; `learning` counts values, `categories` numbers them; `saving` is JSON.
+`base` has their common base class, and `single` the base class of all that make columns from columns; `chain` joins
+several into one. `inputs` reads blocks, `learning` counts values, `categories` numbers them, and `saving` writes JSON.
 """
 
 from hocket.data.preprocessors.base import FitStatus as FitStatus

@@ -17,12 +17,12 @@ from hocket.data.preprocessors import saving
 from hocket.stores import local_files
 
 Stats: TypeAlias = dict[str, Any]
-"""What was learnt: numbers and categories, by names such as ``mean(x)``."""
+"""The results of learning: numbers and categories, by names such as ``mean(x)``."""
 
 
 @final
 class FitStatus(enum.StrEnum):
-    """Whether a preprocessor has learnt what it needs."""
+    """The progress of a preprocessor's learning."""
 
     NOT_FITTABLE = "NOT_FITTABLE"
     """There is nothing to learn."""
@@ -34,18 +34,18 @@ class FitStatus(enum.StrEnum):
 
 @final
 class PreprocessorNotFittedException(RuntimeError):  # noqa: N818 (Ray's name)
-    """A preprocessor is to transform, and has learnt nothing yet."""
+    """A preprocessor was called to transform before it learnt from data."""
 
 
 class Preprocessor:
     """A transformation of rows that is learnt from a data set, and can be saved.
 
-    What `transform`, `transform_batch` and `transform_row` return is the same for the same rows, in whatever blocks and
-    batches these come. A data set that was returned keeps what had been learnt then, also if `fit` is called again.
-    Not for several threads at once while one of them calls `fit`.
+    For the same rows, `transform`, `transform_batch` and `transform_row` return the same, however the rows are cut into
+    blocks and batches. A returned data set keeps its transformation if `fit` is called again. While one thread calls
+    `fit`, no other may use the preprocessor.
 
-    A class of the program's own has ``_transform_numpy(batch)``, ``_transform_pandas`` or ``_transform_arrow``, and
-    ``_fit(dataset)``, which keeps what it learns in attributes; without it, ``_is_fittable = False``.
+    A user's own class has ``_transform_numpy(batch)``, ``_transform_pandas`` or ``_transform_arrow``, and
+    ``_fit(dataset)``, which keeps its results in attributes. Without ``_fit`` it has ``_is_fittable = False``.
     """
 
     FitStatus: ClassVar[TypeAlias] = FitStatus
@@ -54,7 +54,7 @@ class Preprocessor:
     _has_learnt: bool = False
 
     stats_: Stats
-    """What was learnt. Empty before `fit`, and where there is nothing to learn."""
+    """The results of learning. Empty before `fit`, and if there is nothing to learn."""
 
     def __post_init__(self) -> None:
         self.stats_ = {}
@@ -70,14 +70,14 @@ class Preprocessor:
 
     @keywords.guard
     def fit(self, ds: dataset.Dataset) -> Self:
-        """Learn from a data set what the transformation needs, and return this preprocessor.
+        """Learn the transformation from a data set, and return this preprocessor.
 
-        What was learnt before is replaced; if it fails, it is kept.
+        The results replace earlier ones. If learning fails, the earlier results stay.
 
         Raises:
-            TypeError: This is no data set, or a column holds values of the wrong kind.
-            KeyError: There is no such column.
-            ValueError: There are no rows, or values from which this cannot be learnt.
+            TypeError: `ds` is no data set, or a column holds values of the wrong kind.
+            KeyError: A column does not exist.
+            ValueError: There are no rows, or the values do not allow learning.
         """
         check_dataset(f"{type(self).__name__}.fit", ds)
         if self.fit_status() is not FitStatus.NOT_FITTABLE:
@@ -87,14 +87,14 @@ class Preprocessor:
         return self
 
     def fit_status(self) -> FitStatus:
-        """Return whether it has learnt what it needs."""
+        """Return whether the preprocessor has learnt all it needs."""
         if not self._can_be_fitted():
             return FitStatus.NOT_FITTABLE
         return FitStatus.FITTED if self._has_learnt or getattr(self, "stats_", None) else FitStatus.NOT_FITTED
 
     @property
     def has_been_fitted(self) -> bool:
-        """Whether it has learnt all it needs. False where there is nothing to learn; see `fit_status`."""
+        """Whether the preprocessor has learnt all it needs. False if there is nothing to learn; see `fit_status`."""
         return self.fit_status() is FitStatus.FITTED
 
     @keywords.guard
@@ -126,21 +126,21 @@ class Preprocessor:
         memory: float | None = None,
         concurrency: int | None = None,
     ) -> dataset.Dataset:
-        """Return a data set with the transformation as a step more. It runs when rows are read.
+        """Return a data set with the transformation as a further step, which runs when rows are read.
 
-        Columns that are not transformed stay as they are.
+        Other columns stay unchanged.
 
         Args:
             ds: The data set.
-            batch_size: How many rows a class of the program's own is given at once. Default: whole blocks.
+            batch_size: How many rows the method of a user's own class receives at once. Default: whole blocks.
             num_cpus: How many CPUs a task holds. Default: 1.
-            memory: How many bytes of memory.
-            concurrency: How many tasks there are at most. Default: as many as there is room for.
+            memory: How many bytes of memory a task holds.
+            concurrency: How many tasks run at once, at most. Default: as many as there is room for.
 
         Raises:
             PreprocessorNotFittedException: `fit` was not called.
-            TypeError: This is no data set. A column of the wrong kind raises when rows are asked for.
-            KeyError: There is no such column. Raised when rows are asked for.
+            TypeError: `ds` is no data set, or a column is of the wrong kind. The latter is raised when rows are read.
+            KeyError: A column does not exist. Raised when rows are read.
         """
         check_dataset(f"{type(self).__name__}.transform", ds)
         reading.check_batch_size(batch_size, may_be_none=True)
@@ -154,12 +154,12 @@ class Preprocessor:
 
     @keywords.guard
     def transform_batch(self, data: blocks.Batch) -> blocks.Batch:
-        """Return a batch transformed: a dict of arrays for a dict, a DataFrame for a DataFrame. The one given stays.
+        """Transform a batch without changing it: return a dict of arrays for a dict, a DataFrame for a DataFrame.
 
         Raises:
             PreprocessorNotFittedException: `fit` was not called.
-            TypeError: It is no batch, or a column holds values of the wrong kind.
-            KeyError: There is no such column.
+            TypeError: `data` is no batch, or a column holds values of the wrong kind.
+            KeyError: A column does not exist.
             ValueError: A value cannot be transformed.
         """
         check_fitted(self, "transform_batch")
@@ -167,12 +167,12 @@ class Preprocessor:
 
     @keywords.guard
     def transform_row(self, row: Mapping[str, Any]) -> blocks.Row:
-        """Return a row transformed, as `Dataset.take` would give it: for one request at a time.
+        """Transform a row, for one request at a time, and return it in the form of `Dataset.take`.
 
         Raises:
             PreprocessorNotFittedException: `fit` was not called.
-            TypeError: It is no dict, or a value is of the wrong kind.
-            KeyError: There is no such column.
+            TypeError: `row` is no dict, or a value is of the wrong kind.
+            KeyError: A column does not exist.
             ValueError: A value cannot be transformed.
         """
         check_fitted(self, "transform_row")
@@ -184,22 +184,22 @@ class Preprocessor:
         return self._apply_to_row(row)
 
     def get_input_columns(self) -> list[str]:
-        """Return the columns that are read, as far as that is known."""
+        """Return the columns that the preprocessor reads, as far as they are known."""
         return []
 
     def get_output_columns(self) -> list[str]:
-        """Return the columns that are written; see `get_input_columns`."""
+        """Return the columns that the preprocessor writes, as far as they are known."""
         return []
 
     # --- saving -------------------------------------------------------------------------------------------------------
 
     def serialize(self) -> str:
-        """Return the arguments and what was learnt as JSON.
+        """Return the arguments and the results of learning as JSON.
 
-        A function among them is saved by its name, so it has to stand in a module.
+        JSON holds a function by its name, so the function must be defined in a module.
 
         Raises:
-            TypeError: A value has no form in JSON, such as a lambda. Pickle the preprocessor instead.
+            TypeError: A value, such as a lambda, has no form in JSON. Pickle the preprocessor instead.
         """
         return saving.write(self)
 
@@ -209,18 +209,18 @@ class Preprocessor:
 
         Args:
             serialized: The JSON.
-            allow_functions: Whether to import the functions that it names. Whoever wrote it chooses what is imported
-                and called, so only say True of what you trust.
+            allow_functions: Whether to import and call the functions that the JSON names. The author of the JSON
+                chooses them, so pass True only for JSON that you trust.
 
         Raises:
-            ValueError: It is no preprocessor, or it names functions.
+            ValueError: The JSON describes no preprocessor, or names functions that may not be imported.
         """
         made = saving.read(serialized, allow_functions=allow_functions)
         assert isinstance(made, Preprocessor)
         return made
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file with what `serialize` returns.
+        """Write the JSON that `serialize` returns to a file.
 
         Raises:
             TypeError: A value has no form in JSON.
@@ -235,34 +235,34 @@ class Preprocessor:
     # --- for subclasses -----------------------------------------------------------------------------------------------
 
     def _check_arguments(self) -> None:
-        """Raise if the arguments cannot be; give them their final form."""
+        """Raise if the arguments are invalid; bring them into their final form."""
 
     def _can_be_fitted(self) -> bool:
         """Return whether there is something to learn."""
         return self._is_fittable
 
     def _fit(self, ds: dataset.Dataset) -> Any:
-        """Return what is learnt from a data set; or keep it, and return anything else."""
+        """Return a dict of results, for `stats_`; or keep the results in attributes and return anything else."""
         raise NotImplementedError(f"{type(self).__name__} has no _fit(dataset). Write one; or _is_fittable = False.")
 
     def _apply(self, block: blocks.Block) -> blocks.Block:
-        """Return a block transformed. Runs in tasks."""
+        """Transform a block. Runs in tasks."""
         return blocks.build_from_batch(_call_own(self, block), f"What {type(self).__name__} returns")
 
     def _apply_to_batch(self, batch: blocks.Batch) -> blocks.Batch:
-        """Return a batch transformed."""
+        """Transform a batch."""
         return _call_own(self, blocks.build_from_batch(batch, "A batch"))
 
     def _apply_to_row(self, row: Mapping[str, object]) -> blocks.Row:
-        """Return a row transformed."""
+        """Transform a row."""
         return next(self._apply(blocks.build_from_rows([row], "A row")).list_rows())
 
     def _list_arguments(self) -> dict[str, object]:
-        """Return what it was made from."""
+        """Return the arguments of the constructor, or all attributes of a user's own class."""
         return {name: value for name, value in vars(self).items() if name not in ("stats_", "_has_learnt")}
 
     def _list_dropped(self) -> Sequence[str]:
-        """Return the columns that are left out."""
+        """Return the input columns that the result lacks."""
         return ()
 
     def _list_shown(self) -> dict[str, object]:
@@ -271,18 +271,18 @@ class Preprocessor:
 
     @classmethod
     def _build(cls, arguments: Mapping[str, object], stats: Stats) -> Self:
-        """Return what `_list_arguments` and `stats_` describe."""
+        """Return a preprocessor from the results of `_list_arguments` and `stats_`."""
         made = _build_own(cls, arguments) or cls(**arguments)
         made.stats_ = stats
         return made
 
     def _copy(self) -> Self:
-        """Return one that a later `fit` does not change."""
+        """Return a copy that a later `fit` does not change."""
         return copy.copy(self)
 
 
 def check_fitted(one: Preprocessor, verb: str) -> None:
-    """Raise if it has not learnt."""
+    """Raise if a preprocessor still has to learn."""
     if one.fit_status() in (FitStatus.NOT_FITTED, FitStatus.PARTIALLY_FITTED):
         raise PreprocessorNotFittedException(
             f"{one!r} cannot {verb}(), because it has not learnt from data yet. Call fit(dataset) first, or "
@@ -294,7 +294,7 @@ P = TypeVar("P", bound=Preprocessor)
 
 
 def _find_transform(own: Preprocessor) -> tuple[str, Callable[[Any], Any]]:
-    """Return in which form a class of the program's own takes batches, and its method that does."""
+    """Return the batch format of a user's own class, and its method that transforms batches."""
     for form, name in (("numpy", "numpy"), ("pandas", "pandas"), ("pyarrow", "arrow")):
         function: Callable[[Any], Any] | None = getattr(own, f"_transform_{name}", None)
         if function is not None:
@@ -310,7 +310,7 @@ def _call_own(own: Preprocessor, block: blocks.Block) -> Any:
 
 
 def _build_own(kind: type[P], attributes: Mapping[str, object]) -> P | None:
-    """Return an instance of a class of the program's own, whose constructor nobody knows; None if it is one of ours."""
+    """Build a user's own class without its constructor, which is unknown; return None for a class of this package."""
     if kind._list_arguments is not Preprocessor._list_arguments:
         return None
     made = kind.__new__(kind)
@@ -321,7 +321,7 @@ def _build_own(kind: type[P], attributes: Mapping[str, object]) -> P | None:
 @final
 @dataclass(frozen=True, repr=False)
 class NamedStep:
-    """The transformation of each block, and its name in plans and messages."""
+    """The transformation of each block, with a name for plans and messages."""
 
     name: str
     function: Callable[[blocks.Block], blocks.Block]
@@ -336,8 +336,8 @@ class NamedStep:
 def add_step(
     ds: dataset.Dataset, verb: str, step: NamedStep, *, keeps_rows: bool = True, **how: object
 ) -> dataset.Dataset:
-    """Return a data set with a step more, which is given blocks as they are. `map_batches` would make numpy arrays of
-    all columns: whole numbers of which one is missing would become floats."""
+    """Return a data set with a further step, which receives blocks unchanged. `map_batches` would turn all columns into
+    numpy arrays: whole numbers with a missing value would become floats."""
     call = calls.read_call(verb, step, {name: value for name, value in how.items() if value is not None})
     return ds._then(call.build(_call, keeps_rows=keeps_rows))
 
@@ -349,7 +349,7 @@ def _call(
 
 
 def check_dataset(verb: str, given: object) -> None:
-    """Raise if something is no data set."""
+    """Raise if an argument is no data set."""
     if not isinstance(given, dataset.Dataset):
         raise TypeError(
             f"{verb}() takes a data set, but received {texts.name_kind(given)}: {given!r:.80}. Make one, as with "

@@ -1,4 +1,4 @@
-"""Categories: the different values of a column, how they are learnt, and columns made of their numbers."""
+"""Categories: the different values of a column, and columns of the categories' numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Categories:
 
     Args:
         values: The values.
-        ordered: Whether their order means something.
+        ordered: Whether the order of the values has a meaning.
     """
 
     values: tuple[Any, ...]
@@ -31,7 +31,7 @@ class Categories:
 
 
 def read_categories(name: str, given: Any) -> Categories:
-    """Return categories as a user gives them: as a list, or as `pandas.CategoricalDtype`."""
+    """Return a user's list or `pandas.CategoricalDtype` as categories."""
     if isinstance(given, Categories):
         return given
     if isinstance(given, Sequence) and not isinstance(given, str):
@@ -45,34 +45,34 @@ def read_categories(name: str, given: Any) -> Categories:
 
 
 def freeze(value: object) -> object:
-    """Return a value as a key of a dict: a list as a tuple."""
+    """Return a value that can be a key of a dict: a list becomes a tuple."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
     return tuple(map(freeze, value)) if isinstance(value, list | tuple) else value
 
 
 def find_codes(values: Sequence[object], index: Mapping[object, int]) -> list[int | None]:
-    """Return the number of each value's category; None if it has none. A time without a zone, as numpy has all, is in
-    UTC where categories have zones."""
+    """Return the number of each value's category; None if it has none. If the categories have time zones, a time
+    without one counts as UTC, because numpy's times have no zone."""
     have_zones = getattr(next(iter(index), None), "tzinfo", None) is not None
     found = []
     for value in values:
         try:
             found.append(index.get(inputs.put_into_utc(value) if have_zones else freeze(value)))
-        except TypeError:  # a dict, which no dict can have as a key
+        except TypeError:  # a dict cannot be a key
             found.append(None)
     return found
 
 
 def build_numbers(codes: Sequence[int | None]) -> npt.NDArray[Any]:
-    """Return numbers of categories as an array: whole numbers, or floats with NaN if one is missing."""
+    """Return the numbers of categories as an array: whole numbers, or floats with NaN if a number is missing."""
     if None in codes:
         return np.array([np.nan if code is None else code for code in codes], np.float64)
     return np.array(codes, np.int64)
 
 
 def build_column(codes: Sequence[int | None], known: Categories) -> object:
-    """Return a column of categories: Arrow's dictionary, which pandas has as categorical; without Arrow, objects."""
+    """Return a column of categories: an Arrow dictionary, which pandas reads as categorical; without Arrow, objects."""
     values = arrow.get_optional_array(list(known.values))
     if values is None:
         return [None if code is None else known.values[code] for code in codes]

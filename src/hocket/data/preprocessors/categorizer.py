@@ -1,4 +1,4 @@
-"""Columns of categories, for libraries that know such columns."""
+"""Columns of categories, for libraries that support such columns."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hocket.data.preprocessors import base, categories, inputs, learning, single
 @final
 @dataclass(repr=False, eq=False)
 class Categorizer(single.PerColumn):
-    """Give columns a type that says which categories there are: Arrow's dictionary, in pandas ``CategoricalDtype``.
+    """Give columns a type with their categories: Arrow's dictionary, which is ``CategoricalDtype`` in pandas.
 
-    Missing values stay missing, and a value that was not learnt becomes missing. Where Arrow is not installed, and in
-    batches of numpy, columns hold the values themselves.
+    A missing value stays missing, and an unknown value becomes missing. Without Arrow, and in batches of numpy, the
+    columns hold the values themselves.
 
     Args:
         columns: The columns.
-        dtypes: The categories of some columns: `pandas.CategoricalDtype`, or a list. Those of the others are learnt.
-        output_columns: What the results are called. Default: they replace the columns.
+        dtypes: The categories of some columns: `pandas.CategoricalDtype`, or a list. Other columns' are learnt.
+        output_columns: Names of the results. Default: the results replace the columns.
 
     Raises:
-        TypeError: Categories are given in another form.
+        TypeError: The categories are in another form.
         ValueError: No column is named, `output_columns` has another length, or `dtypes` names another column.
 
     Example:

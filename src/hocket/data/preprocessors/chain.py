@@ -11,14 +11,14 @@ from hocket.data.preprocessors import base
 
 @final
 class Chain(base.Preprocessor):
-    """Preprocessors, each of which learns from what the one before has made, and transforms it.
+    """Preprocessors in sequence. Each learns from the output of the one before.
 
     Args:
-        *preprocessors: The preprocessors, the first one first.
+        *preprocessors: The preprocessors, in their order.
 
     Raises:
-        TypeError: One is no preprocessor.
-        ValueError: There are none.
+        TypeError: An argument is no preprocessor.
+        ValueError: There is no preprocessor.
 
     Example:
         >>> from hocket import data
@@ -38,7 +38,7 @@ class Chain(base.Preprocessor):
 
     @property
     def preprocessors(self) -> tuple[base.Preprocessor, ...]:
-        """The members. What was learnt is theirs."""
+        """The members, which hold the results of learning."""
         return self._preprocessors
 
     def fit_status(self) -> base.FitStatus:
@@ -89,7 +89,7 @@ class Chain(base.Preprocessor):
         return {}
 
     def _list_members(self) -> Iterator[base.Preprocessor]:
-        """Give the members, and those of members that are chains."""
+        """Yield the members, and the members of those that are chains."""
         for one in self._preprocessors:
             yield one
             if isinstance(one, Chain):

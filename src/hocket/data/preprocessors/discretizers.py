@@ -1,4 +1,4 @@
-"""Discretizers: numbers as the numbers of the intervals, called bins, in which they lie."""
+"""Discretizers: numbers replaced by the numbers of their intervals, called bins."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Discretizer(single.PerColumn):
         if self.duplicates not in ("raise", "drop"):
             raise ValueError(f"duplicates must be 'raise' or 'drop', but received {self.duplicates!r}.")
         if self.dtypes is not None:
-            # Numbers are what a column holds without a word, so a type of whole numbers says nothing more.
+            # Columns hold whole numbers by default, so a type of whole numbers is redundant.
             given = {name: kind for name, kind in self.dtypes.items() if not _is_integer(kind)}
             self.dtypes = categorizer.check_dtypes(given, self.columns) or None
 
@@ -64,7 +64,7 @@ def _is_integer(kind: object) -> bool:
 
 
 def _check_bins(bins: object, names: Sequence[str]) -> None:
-    """Raise if bins that are given by column lack a column."""
+    """Raise if bins given by column lack a column."""
     lacking = [name for name in names if name not in bins] if isinstance(bins, Mapping) else []
     if lacking:
         raise ValueError(f"bins is a dict without the columns {lacking}. Name bins for each of {list(names)}.")
@@ -73,22 +73,22 @@ def _check_bins(bins: object, names: Sequence[str]) -> None:
 @final
 @dataclass(repr=False, eq=False)
 class CustomKBinsDiscretizer(_Discretizer, stateless.StatelessPerColumn):
-    """Replace numbers by the number of the bin in which they lie, of bins that you choose.
+    """Replace numbers by the numbers of their bins, for bins that you choose.
 
-    A number outside of all bins becomes NaN, and so does a missing one; the numbers of its block are floats then.
+    A number outside of all bins becomes NaN, and so does a missing one; then all numbers of the block are floats.
 
     Args:
         columns: The columns, which hold numbers.
-        bins: The edges of the bins, rising: ``[0, 1, 4]`` makes two. Or a dict of them by column.
+        bins: The edges of the bins, rising: ``[0, 1, 4]`` makes two. Or a dict of edges by column.
         right: Whether an edge belongs to the bin on its left.
-        include_lowest: Whether the lowest edge belongs to the first bin, which it does anyway with ``right=False``.
-        duplicates: What to do with equal edges: ``"raise"``, or ``"drop"`` all but one.
-        dtypes: Categories that stand for the bins, by column: `pandas.CategoricalDtype` or a list.
-        output_columns: What the results are called. Default: they replace the columns.
+        include_lowest: Whether the lowest edge belongs to the first bin. It always does with ``right=False``.
+        duplicates: How to treat equal edges: ``"raise"``, or ``"drop"`` all but one.
+        dtypes: Categories that replace the bins' numbers, by column: `pandas.CategoricalDtype` or a list.
+        output_columns: Names of the results. Default: the results replace the columns.
 
     Raises:
         TypeError: The edges are no numbers.
-        ValueError: The edges fall, or are less than two; or an argument cannot be.
+        ValueError: There are fewer than two edges, they do not rise, or another argument is invalid.
 
     Example:
         >>> from hocket.data.preprocessors import CustomKBinsDiscretizer
@@ -139,22 +139,22 @@ class CustomKBinsDiscretizer(_Discretizer, stateless.StatelessPerColumn):
 @final
 @dataclass(repr=False, eq=False)
 class UniformKBinsDiscretizer(_Discretizer):
-    """Replace numbers by the number of the bin in which they lie, of bins of one width from the least to the greatest.
+    """Replace numbers by the numbers of their bins, for bins of equal width from the least to the greatest number.
 
-    The bin at the edge that would belong to none is wider by 0.1 % of the range. A number outside of all bins becomes
-    NaN, and so does a missing one; the numbers of its block are floats then.
+    One outer edge would belong to no bin, so its bin is wider by 0.1 % of the range. A number outside of all bins
+    becomes NaN, and so does a missing one; then all numbers of the block are floats.
 
     Args:
         columns: The columns, which hold numbers.
-        bins: How many bins; or a dict of numbers by column.
+        bins: The number of bins, or a dict of such numbers by column.
         right: Whether an edge belongs to the bin on its left.
-        include_lowest: Whether the lowest edge belongs to the first bin, which it does anyway with ``right=False``.
-        duplicates: As of `CustomKBinsDiscretizer`.
-        dtypes: Categories that stand for the bins, by column: `pandas.CategoricalDtype` or a list.
-        output_columns: What the results are called. Default: they replace the columns.
+        include_lowest: Whether the lowest edge belongs to the first bin. It always does with ``right=False``.
+        duplicates: As in `CustomKBinsDiscretizer`.
+        dtypes: Categories that replace the bins' numbers, by column: `pandas.CategoricalDtype` or a list.
+        output_columns: Names of the results. Default: the results replace the columns.
 
     Raises:
-        ValueError: A number of bins is less than 1; or an argument cannot be.
+        ValueError: A number of bins is less than 1, or another argument is invalid.
 
     Example:
         >>> from hocket import data
@@ -203,7 +203,7 @@ class UniformKBinsDiscretizer(_Discretizer):
 
 
 def _cut_range(least: float, most: float, number: int, *, is_right: bool) -> list[float]:
-    """Return the edges of bins of one width, as `pandas.cut` places them."""
+    """Return the edges of bins of equal width, as `pandas.cut` places them."""
     if least == most:
         room = abs(least) * 0.001 if least else 0.001
         evened: list[float] = np.linspace(least - room, most + room, number + 1).tolist()

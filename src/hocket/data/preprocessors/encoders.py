@@ -30,14 +30,14 @@ class _Encoder(single.PerColumn):
 @final
 @dataclass(repr=False, eq=False)
 class OrdinalEncoder(_Encoder):
-    """Replace categories by whole numbers: 0 for the least one, 1 for the next.
+    """Replace categories by whole numbers: 0 for the least category, 1 for the next.
 
-    A value that was not learnt becomes NaN (in a list, None), so that the numbers of its block are floats.
+    An unknown value becomes NaN, so the numbers of its block are floats. In a list it becomes None.
 
     Args:
         columns: The columns. Each holds values, or lists of values.
-        encode_lists: Whether the elements of lists are the categories; if not, whole lists are.
-        output_columns: What the results are called. Default: they replace the columns.
+        encode_lists: Whether the elements of lists are the categories, and not whole lists.
+        output_columns: Names of the results. Default: the results replace the columns.
 
     Raises:
         ValueError: No column is named, or `output_columns` has another length.
@@ -76,18 +76,18 @@ class OrdinalEncoder(_Encoder):
 @final
 @dataclass(repr=False, eq=False)
 class OneHotEncoder(_Encoder):
-    """Replace each category by a vector that is 1 at its place, and 0 elsewhere.
+    """Replace each category by a vector that is 1 at the category's place, and 0 elsewhere.
 
-    The vector of a value that was not learnt is all 0. A list is one category.
+    The vector of an unknown value is all 0. A list is one category.
 
     Args:
         columns: The columns.
-        max_categories: How long the vector of a column is at most: the most frequent values have a place. Default: all
-            have.
-        output_columns: What the results are called. Default: they replace the columns.
+        max_categories: The greatest length of each column's vector; the most frequent values have places. Default: all
+            values have places.
+        output_columns: Names of the results. Default: the results replace the columns.
 
     Raises:
-        ValueError: No column is named, `output_columns` has another length, or a number of categories cannot be.
+        ValueError: No column is named, `output_columns` has another length, or a number of categories is invalid.
 
     Example:
         >>> from hocket import data
@@ -125,18 +125,18 @@ class OneHotEncoder(_Encoder):
 @final
 @dataclass(repr=False, eq=False)
 class MultiHotEncoder(_Encoder):
-    """Replace a list of categories by a vector with how often each comes in it.
+    """Replace a list of categories by a vector that counts each category in the list.
 
-    Values that were not learnt are not counted.
+    Unknown values are not counted.
 
     Args:
-        columns: The columns, which hold lists. A value that is no list counts as a list of one.
-        max_categories: How long the vector of a column is at most: the most frequent values have a place. Default: all
-            have.
-        output_columns: What the results are called. Default: they replace the columns.
+        columns: The columns, which hold lists. A value that is no list counts as a list of one value.
+        max_categories: The greatest length of each column's vector; the most frequent values have places. Default: all
+            values have places.
+        output_columns: Names of the results. Default: the results replace the columns.
 
     Raises:
-        ValueError: No column is named, `output_columns` has another length, or a number of categories cannot be.
+        ValueError: No column is named, `output_columns` has another length, or a number of categories is invalid.
 
     Example:
         >>> from hocket import data
@@ -178,13 +178,13 @@ class MultiHotEncoder(_Encoder):
 @final
 @dataclass(repr=False, eq=False)
 class LabelEncoder(single.Single):
-    """Replace labels by whole numbers: 0 for the least one, 1 for the next.
+    """Replace labels by whole numbers: 0 for the least label, 1 for the next.
 
-    A label that was not learnt becomes NaN, so that the numbers of its block are floats.
+    An unknown label becomes NaN, so the numbers of its block are floats.
 
     Args:
         label_column: The column with the labels.
-        output_column: What the result is called. Default: it replaces the column.
+        output_column: The name of the result. Default: the result replaces the column.
 
     Raises:
         TypeError: A name is no text.
@@ -215,11 +215,12 @@ class LabelEncoder(single.Single):
         return [self.output_column or self.label_column]
 
     def inverse_transform(self, ds: dataset.Dataset) -> dataset.Dataset:
-        """Return a data set whose numbers are labels again, in the column of the labels. A number of none is None.
+        """Return a data set with labels in place of numbers, in the label column. A number without a label becomes
+        None.
 
         Raises:
             PreprocessorNotFittedException: `fit` was not called.
-            TypeError: This is no data set.
+            TypeError: `ds` is no data set.
             KeyError: There is no column of numbers. Raised when rows are read.
         """
         base.check_dataset("LabelEncoder.inverse_transform", ds)

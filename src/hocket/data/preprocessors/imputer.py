@@ -1,4 +1,4 @@
-"""Values for what is missing."""
+"""Values in place of missing ones."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _STRATEGIES: Final = ("mean", "most_frequent", "constant")
 @final
 @dataclass(repr=False, eq=False)
 class SimpleImputer(single.PerColumn):
-    """Put a value where one is missing: where there is None or NaN, and in all rows if there is no such column.
+    """Replace missing values: None, NaN, and all values of a column that does not exist.
 
     Args:
         columns: The columns.
-        strategy: Which value: ``"mean"``, of numbers, which become floats; ``"most_frequent"``, of equally frequent
-            ones the least; ``"constant"``, one that you give.
+        strategy: The replacement: ``"mean"`` of the numbers, which become floats; ``"most_frequent"``, the least of
+            equally frequent values; ``"constant"``, the `fill_value`.
         fill_value: The value for ``"constant"``.
-        output_columns: What the results are called. Default: they replace the columns.
+        output_columns: Names of the results. Default: the results replace the columns.
 
     Raises:
-        ValueError: There is no such strategy, `fill_value` is missing or not asked for, no column is named, or
-            `output_columns` has another length.
+        ValueError: The strategy is unknown, `fill_value` is missing or does not fit the strategy, no column is named,
+            or `output_columns` has another length.
 
     Example:
         >>> from hocket import data

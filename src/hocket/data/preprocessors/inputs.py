@@ -1,4 +1,4 @@
-"""Preprocessors read numbers, or values of any kind, of a block's columns."""
+"""Numbers, texts and other values, read from a block's columns."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 
 
 def get_numbers(block: blocks.Block, name: str, who: str) -> Floats:
-    """Return a column as floats, with NaN for what is missing.
+    """Return a column as floats, with NaN for missing values.
 
     Args:
         block: The rows.
         name: The column.
-        who: Who needs it, for the error.
+        who: The name of the preprocessor, for the error.
     """
     array = columns.to_numpy(block.columns[name])
     if array.ndim == 1 and array.dtype.kind in "biuf":
@@ -35,7 +35,7 @@ def get_numbers(block: blocks.Block, name: str, who: str) -> Floats:
 
 
 def get_values(block: blocks.Block, name: str) -> list[Any]:
-    """Return a column as Python values: None for what is missing, lists for arrays."""
+    """Return a column as Python values: None for missing values, lists for arrays."""
     return [_simplify(value) for value in columns.to_values(block.columns[name])]
 
 
@@ -46,17 +46,17 @@ def _simplify(value: object) -> object:
 
 
 def put_into_utc(value: object) -> object:
-    """Return a time without a zone as one in UTC, and everything else as it is."""
+    """Return a time without a zone as a time in UTC, and any other value unchanged."""
     return value.replace(tzinfo=dt.UTC) if isinstance(value, dt.datetime) and value.tzinfo is None else value
 
 
 def take_from_zone(value: object) -> object:
-    """Return a time with a zone as numpy has it: in UTC, without one; and everything else as it is."""
+    """Return a time with a zone in numpy's form, which is UTC without a zone, and any other value unchanged."""
     return value.astimezone(dt.UTC).replace(tzinfo=None) if isinstance(value, dt.datetime) and value.tzinfo else value
 
 
 def get_texts(block: blocks.Block, name: str, who: str) -> list[str | None]:
-    """Return a column as texts, with None for what is missing."""
+    """Return a column as texts, with None for missing values."""
     values = get_values(block, name)
     if not all(value is None or isinstance(value, str) for value in values):
         raise build_mismatch(block, name, f"{who} needs texts")

@@ -1,4 +1,4 @@
-"""How categories are learnt from a data set: its values are counted, in bounded memory."""
+"""Categories learnt from a data set, by counting its values in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def count_values(
     column: str,
     list_values: Callable[[blocks.Block], Sequence[object]] | None = None,
 ) -> dict[object, int]:
-    """Return how often each value of a column comes, in the order of the values, and a missing one as None.
+    """Count the values of a column. The values are in order; missing ones count as None.
 
     Args:
-        who: Who learns, for errors.
+        who: The preprocessor that learns, for errors.
         ds: The data set.
         column: The column.
-        list_values: What is counted of each block. Default: the column's values.
+        list_values: Returns the values of a block to count. Default: the column's values.
     """
     read = list_values or functools.partial(inputs.get_values, name=column)
     step = base.NamedStep(f"values of {column}", functools.partial(_list, column, read))
@@ -50,7 +50,7 @@ def _list(column: str, read: Callable[[blocks.Block], Sequence[object]], block: 
 
 
 def split_lists(block: blocks.Block, name: str) -> list[object]:
-    """Return the elements of a column's lists; other values as they are."""
+    """Return the elements of a column's lists, and other values unchanged."""
     found: list[Any] = []
     for value in inputs.get_values(block, name):
         found.extend(value if isinstance(value, list) else [value])
@@ -68,11 +68,11 @@ def learn_index(
     """Return a number for each value of a column, in the order of the values.
 
     Args:
-        who: Who learns, for errors.
+        who: The preprocessor that learns, for errors.
         ds: The data set.
         column: The column.
-        splits_lists: Whether the elements of lists are counted.
-        most: How many values at most: the most frequent ones, and of equally frequent ones the first.
+        splits_lists: Whether to count the elements of lists.
+        most: How many values to keep at most: the most frequent ones, and of equally frequent ones the first.
     """
     counts = count_values(who, ds, column, functools.partial(split_lists, name=column) if splits_lists else None)
     if None in counts:
@@ -85,13 +85,13 @@ def learn_index(
 
 
 def keep_most(counts: Mapping[object, int], most: int | None) -> list[object]:
-    """Return values by how often they come: the most frequent first, and equally frequent ones in their order."""
+    """Return the most frequent values, the most frequent first. Equally frequent values stay in their order."""
     ranked = sorted(counts, key=lambda value: -counts[value])
     return ranked if most is None else ranked[:most]
 
 
 def check_limits(what: str, limits: Mapping[str, int] | None, names: Sequence[str]) -> dict[str, int]:
-    """Return how many values of each column are kept, checked."""
+    """Check how many values of each column to keep, and return these numbers as a dict."""
     if limits is None:
         return {}
     if not isinstance(limits, Mapping):

@@ -1,8 +1,8 @@
 """Preprocessors as JSON that people can read.
 
-Numbers, texts, lists and dicts are themselves. What JSON lacks is a dict with one key that begins with ``$``, such as
-``{"$date": "2026-01-01"}``. Floats keep each digit. A function is ``{"$function": "module:name"}``: it is imported when
-it is read, so a file that names one is read only if its reader has said that it may.
+Numbers, texts, lists and dicts stay as they are. A value that JSON lacks is a dict with one key that begins with ``$``,
+such as ``{"$date": "2026-01-01"}``. Floats keep each digit. A function is ``{"$function": "module:name"}``. Reading it
+imports the module, so the reader must allow that.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from hocket.data.arrow import frames
 from hocket.data.preprocessors import categories
 
 _FORMAT = 1
-"""The version of the format. A reader refuses a later one."""
+"""The version of the format. A reader refuses other versions."""
 
 
 class Saved(Protocol):
-    """A preprocessor, as it is saved."""
+    """A preprocessor that can be saved."""
 
     stats_: dict[str, Any]
 
@@ -38,7 +38,7 @@ _KNOWN: dict[str, Any] = {}
 
 
 def register(kind: type) -> None:
-    """Make a class known by its name to what reads JSON."""
+    """Make a class known to `read` by its name."""
     _KNOWN[kind.__name__] = kind
 
 
@@ -52,7 +52,7 @@ def read(text: str, *, allow_functions: bool) -> object:
     """Return the preprocessor that JSON describes.
 
     Raises:
-        ValueError: It describes none, or names functions that may not be imported.
+        ValueError: The JSON describes no preprocessor, or names functions that may not be imported.
     """
     try:
         found = json.loads(text)
@@ -94,7 +94,7 @@ def _build(found: Mapping[str, Any], allow_functions: bool) -> object:
 
 
 def describe(value: object) -> str:
-    """Return a value as `repr` shows it: a function by its name."""
+    """Return the text of a value as in `repr`, but a function's name for a function."""
     if isinstance(value, list | tuple) and any(hasattr(one, "_list_arguments") for one in value):
         return f"[{', '.join(map(repr, value))}]"
     if isinstance(value, np.dtype):
@@ -124,7 +124,7 @@ def _tag(where: str, value: Any) -> tuple[str, object]:
         return "tuple", [_encode(where, one) for one in value]
     if isinstance(value, bytes):
         return "bytes", base64.b64encode(value).decode()
-    if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):  # pandas', and Python's have none
+    if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):  # only pandas' times have nanoseconds
         return "timestamp" if isinstance(value, dt.datetime) else "timespan", value.isoformat()
     if isinstance(value, dt.datetime):
         return "datetime", value.isoformat()
@@ -146,7 +146,7 @@ def _tag(where: str, value: Any) -> tuple[str, object]:
 
 
 def _name(where: str, value: object) -> str:
-    owner = getattr(value, "__objclass__", value)  # of a method of a built-in class, such as str.split
+    owner = getattr(value, "__objclass__", value)  # for a method of a built-in class, such as str.split
     module, name = getattr(owner, "__module__", None), getattr(value, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str) or module == "__main__" or "<" in name:
         raise TypeError(

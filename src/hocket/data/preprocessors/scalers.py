@@ -1,4 +1,4 @@
-"""Scalers: numbers moved and divided by what a column's numbers are like. What they make are floats of 64 bits."""
+"""Scalers: numbers shifted and divided according to their column's numbers. The results are 64-bit floats."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _EPSILON = float(np.finfo(np.float64).eps)
 
 
 class _Scaler(single.PerColumn):
-    """``(x - offset) / scale``. Missing values are not looked at, and stay missing."""
+    """``(x - offset) / scale``. Missing values are ignored, and stay missing."""
 
     _words: ClassVar[tuple[str, ...]]
-    """What is learnt of a column: ``mean`` of column ``x`` is ``mean(x)``."""
+    """Names of the results of learning: ``mean`` of column ``x`` is ``mean(x)``."""
 
     @abc.abstractmethod
     def _list_aggregates(self, column: str) -> Iterable[aggregates.Aggregation]:
-        """Return what is learnt of a column."""
+        """Return the aggregates to learn from a column."""
 
     @abc.abstractmethod
     def _find_scale(self, column: str) -> tuple[float, float]:
@@ -48,15 +48,15 @@ class _Scaler(single.PerColumn):
 def aggregate(
     who: base.Preprocessor, ds: dataset.Dataset, columns: Sequence[str], asked: Iterable[aggregates.Aggregation]
 ) -> base.Stats:
-    """Return aggregates of columns of numbers, by name; None where a column has no numbers.
+    """Return aggregates of columns of numbers, by name; None if a column has no numbers.
 
     Raises:
-        TypeError: A column holds something else.
-        KeyError: There is no such column.
+        TypeError: A column holds other values.
+        KeyError: A column does not exist.
         ValueError: There are no rows, or a number is infinite.
     """
     kind = type(who).__name__
-    # A mean needs numbers, where the least value could be that of texts too.
+    # Means make sure that columns hold numbers: the least value could be a text.
     means = [aggregates.Mean(column, alias_name=f"\0mean({column})") for column in columns]
     counts = [aggregates.Count(alias_name="\0rows")]
     found = ds.aggregate(*counts, *means, *asked)
@@ -81,20 +81,20 @@ def build_empty(kind: str) -> ValueError:
 
 
 def _choose_scale(scale: float) -> float:
-    """Return a scale, or 1 if it is nothing but rounding: of a constant column. As scikit-learn chooses it."""
+    """Return a scale, or 1 if it is only rounding error, as for a constant column. Follows scikit-learn."""
     return scale if scale >= 10 * _EPSILON else 1.0
 
 
 @final
 @dataclass(repr=False, eq=False)
 class StandardScaler(_Scaler):
-    """Subtract the mean of a column, and divide by its standard deviation (that of all values, not of a sample).
+    """Subtract the mean of a column, and divide by its standard deviation (of the population, not a sample's).
 
     A constant column becomes 0. Missing values stay missing.
 
     Args:
         columns: The columns, which hold numbers.
-        output_columns: What the results are called. Default: they replace the columns.
+        output_columns: Names of the results. Default: the results replace the columns.
 
     Raises:
         ValueError: No column is named, or `output_columns` has another length.
@@ -128,7 +128,7 @@ class StandardScaler(_Scaler):
         for column in self.columns:
             count, mean, std = stats.pop(f"\0count({column})"), stats[f"mean({column})"], stats[f"std({column})"]
             if count and std**2 <= count * _EPSILON * std**2 + (count * mean * _EPSILON) ** 2:
-                # No more than rounding: Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance" (1983).
+                # Not above rounding: Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance" (1983).
                 stats[f"std({column})"] = 0.0
         return stats
 
@@ -139,13 +139,13 @@ class StandardScaler(_Scaler):
 @final
 @dataclass(repr=False, eq=False)
 class MinMaxScaler(_Scaler):
-    """Make the least value of a column 0, and the greatest one 1.
+    """Scale a column to values from 0 (its least) to 1 (its greatest).
 
     A constant column becomes 0. Missing values stay missing.
 
     Args:
         columns: The columns, which hold numbers.
-        output_columns: What the results are called. Default: they replace the columns.
+        output_columns: Names of the results. Default: the results replace the columns.
 
     Raises:
         ValueError: No column is named, or `output_columns` has another length.
@@ -174,13 +174,13 @@ class MinMaxScaler(_Scaler):
 @final
 @dataclass(repr=False, eq=False)
 class MaxAbsScaler(_Scaler):
-    """Divide a column by its greatest absolute value, so that zero stays zero.
+    """Divide a column by its greatest absolute value; zero stays zero.
 
-    A column of zeros stays so. Missing values stay missing.
+    A column of zeros stays unchanged. Missing values stay missing.
 
     Args:
         columns: The columns, which hold numbers.
-        output_columns: What the results are called. Default: they replace the columns.
+        output_columns: Names of the results. Default: the results replace the columns.
 
     Raises:
         ValueError: No column is named, or `output_columns` has another length.
@@ -215,19 +215,19 @@ class MaxAbsScaler(_Scaler):
 @final
 @dataclass(repr=False, eq=False)
 class RobustScaler(_Scaler):
-    """Subtract the median of a column, and divide by the distance between two quantiles: outliers count for little.
+    """Subtract the median of a column, and divide by the distance between two quantiles. Outliers have little effect.
 
-    The quantiles are exact. Where they are equal, the median is subtracted only, as scikit-learn does. Missing values
-    stay missing.
+    The quantiles are exact. If they are equal, only the median is subtracted, as in scikit-learn. Missing values stay
+    missing.
 
     Args:
         columns: The columns, which hold numbers.
-        quantile_range: Which quantiles, from 0 to 1.
-        output_columns: What the results are called. Default: they replace the columns.
+        quantile_range: The lower and the upper quantile, from 0 to 1.
+        output_columns: Names of the results. Default: the results replace the columns.
         quantile_precision: For programs written for Ray: has no effect.
 
     Raises:
-        ValueError: No column is named, `output_columns` has another length, or the quantiles are none.
+        ValueError: No column is named, `output_columns` has another length, or the quantiles are invalid.
 
     Example:
         >>> from hocket import data

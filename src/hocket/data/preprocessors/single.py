@@ -1,4 +1,4 @@
-"""Preprocessors that make columns of columns: all but chains."""
+"""Preprocessors that make columns from columns: all except chains."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hocket.data.preprocessors import base
 
 
 class Single(base.Preprocessor):
-    """A preprocessor that makes columns of columns. A subclass is a dataclass whose fields are the arguments."""
+    """A preprocessor that makes columns from columns. A subclass is a dataclass with the arguments as fields."""
 
     _may_lack_inputs: ClassVar[bool] = False
-    """Whether columns that it reads may be missing."""
+    """Whether input columns may be missing."""
 
     @abc.abstractmethod
     def _compute(self, block: blocks.Block) -> Mapping[str, object]:
-        """Return the columns that are written, of those that are read."""
+        """Return the output columns of a block."""
 
     def _list_arguments(self) -> dict[str, Any]:
         return {one.name: getattr(self, one.name) for one in _list_fields(self)}
@@ -77,7 +77,7 @@ class Single(base.Preprocessor):
 
 
 class PerColumn(Single):
-    """A preprocessor that makes one column of each of some columns."""
+    """A preprocessor that makes one output column from each input column."""
 
     columns: Sequence[str]
     output_columns: Sequence[str] | None
@@ -99,12 +99,12 @@ class PerColumn(Single):
         return list(self.output_columns or self.columns)
 
     def _list_pairs(self) -> Iterator[tuple[str, str]]:
-        """Give each column with the name of what is made of it."""
+        """Yield the pairs of an input column and its output column."""
         return zip(self.get_input_columns(), self.get_output_columns(), strict=True)
 
 
 def check_names(who: object, what: str, given: object) -> list[str]:
-    """Return names of columns as a list, checked."""
+    """Check names of columns, and return them as a list."""
     kind = type(who).__name__
     if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(one, str) for one in given):
         raise TypeError(f"{what} of {kind} must be a list of names, but received {given!r:.80}. Write ['x', 'y'].")

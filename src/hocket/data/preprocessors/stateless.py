@@ -1,4 +1,4 @@
-"""Preprocessors of numbers that learn nothing: norms, powers, and columns put into one."""
+"""Preprocessors of numbers that learn nothing: norms, powers, and columns joined into vectors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Stateless(single.Single):
 
 
 class StatelessPerColumn(Stateless, single.PerColumn):
-    """One that makes a column of each column."""
+    """A preprocessor that learns nothing, and makes one output column from each input column."""
 
 
 @final
@@ -39,16 +39,16 @@ class StatelessPerColumn(Stateless, single.PerColumn):
 class Normalizer(StatelessPerColumn):
     """Divide the numbers of each row by their norm.
 
-    A row of zeros stays so. In a row with a missing number, all become missing.
+    A row of zeros stays unchanged. If one number of a row is missing, all of them become missing.
 
     Args:
-        columns: The columns whose numbers make a vector.
+        columns: The columns with the numbers of the vector.
         norm: ``"l1"``, the sum of the absolute values; ``"l2"``, the root of the sum of squares; ``"max"``, the
             greatest absolute value.
-        output_columns: What the results are called. Default: they replace the columns.
+        output_columns: Names of the results. Default: the results replace the columns.
 
     Raises:
-        ValueError: There is no such norm, no column is named, or `output_columns` has another length.
+        ValueError: The norm is unknown, no column is named, or `output_columns` has another length.
 
     Example:
         >>> from hocket.data.preprocessors import Normalizer
@@ -75,7 +75,7 @@ class Normalizer(StatelessPerColumn):
 @final
 @dataclass(repr=False, eq=False)
 class PowerTransformer(StatelessPerColumn):
-    """Make numbers more like those of a normal distribution, with a power that you choose.
+    """Bring numbers closer to a normal distribution, with a power that you choose.
 
     Missing values stay missing.
 
@@ -83,11 +83,11 @@ class PowerTransformer(StatelessPerColumn):
         columns: The columns, which hold numbers.
         power: The power, called lambda in the papers.
         method: ``"yeo-johnson"``, for all numbers (Yeo and Johnson, "A New Family of Power Transformations", 2000); or
-            ``"box-cox"``, for positive ones (Box and Cox, "An Analysis of Transformations", 1964).
-        output_columns: What the results are called. Default: they replace the columns.
+            ``"box-cox"``, for positive numbers (Box and Cox, "An Analysis of Transformations", 1964).
+        output_columns: Names of the results. Default: the results replace the columns.
 
     Raises:
-        ValueError: There is no such method, no column is named, `output_columns` has another length, or the power is no
+        ValueError: The method is unknown, no column is named, `output_columns` has another length, or the power is no
             number.
 
     Example:
@@ -127,7 +127,7 @@ class PowerTransformer(StatelessPerColumn):
 
 
 def _raise(logs: npt.NDArray[np.float64], powers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return ``(x ** power - 1) / power`` of numbers whose logarithms are given; for power 0, its limit."""
+    """Return ``(x ** power - 1) / power`` for numbers with the given logarithms; for power 0, the limit."""
     divisor = np.where(powers == 0, 1.0, powers)
     return np.where(powers == 0, logs, np.expm1(powers * logs) / divisor)
 
@@ -135,16 +135,16 @@ def _raise(logs: npt.NDArray[np.float64], powers: npt.NDArray[np.float64]) -> np
 @final
 @dataclass(repr=False, eq=False)
 class Concatenator(Stateless):
-    """Put columns of numbers into one, as a vector for each row: what a model takes.
+    """Join columns of numbers into one column, with a vector for each row, as models take it.
 
-    The columns are left out then.
+    The result lacks the joined columns.
 
     Args:
         columns: The columns, in the order of the vector.
-        output_column_name: What the result is called.
-        dtype: Of which type its numbers are. Default: the one that holds those of all columns.
+        output_column_name: The name of the result.
+        dtype: The type of the vector's numbers. Default: a type that holds the numbers of all columns.
         raise_if_missing: For programs written for Ray: has no effect, a missing column is an error.
-        flatten: Whether columns may hold vectors and longer arrays too, whose numbers follow one another.
+        flatten: Whether columns may also hold vectors or arrays, which are flattened into the vector.
 
     Raises:
         ValueError: No column is named.
@@ -186,7 +186,7 @@ class Concatenator(Stateless):
         return {self.output_column_name: self._convert(np.concatenate(parts, axis=1))}
 
     def _read(self, block: blocks.Block, name: str) -> Any:
-        """Return the numbers of a column: an array with an axis for those of a row, or a list of arrays."""
+        """Return the numbers of a column: an array with one row for each row, or a list of arrays."""
         array = columns.to_numpy(block.columns[name])
         if array.ndim > 1 and not self.flatten:
             raise inputs.build_mismatch(block, name, "Concatenator needs one number for each row, unless flatten=True")

@@ -1,4 +1,4 @@
-"""Texts as words, and as vectors that count words."""
+"""Texts as lists of words, and as vectors that count words."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Tokenize: TypeAlias = Callable[[str], list[str]]
 
 
 def split_at_spaces(text: str) -> list[str]:
-    """Return the words of a text: what stands between single spaces."""
+    """Return the words of a text, which single spaces separate."""
     return text.split(" ")
 
 
 def list_tokens(
     block: blocks.Block, name: str, who: str, function: Callable[[str], object] | None
 ) -> list[list[str] | None]:
-    """Return the words of each text of a column; None for a missing one."""
+    """Return the words of each text of a column; None for a missing text."""
     call = function or split_at_spaces
     found: list[list[str] | None] = []
     for text in inputs.get_texts(block, name, who):
@@ -46,7 +46,7 @@ def _check_function(who: str, function: object) -> None:
 
 
 def _count(documents: Sequence[list[str] | None], find: Callable[[str], int | None], size: int) -> object:
-    """Return for each document how often each place is found; None for a missing document."""
+    """Count the places of each document's tokens; None for a missing document."""
     counts = np.zeros((len(documents), size), np.int64)
     for row, tokens in enumerate(documents):
         for token in tokens or ():
@@ -65,8 +65,8 @@ class Tokenizer(stateless.StatelessPerColumn):
 
     Args:
         columns: The columns, which hold texts.
-        tokenization_fn: Takes a text and returns its words. Default: what stands between single spaces.
-        output_columns: What the results are called. Default: they replace the columns.
+        tokenization_fn: Takes a text and returns its words. Default: split the text at each space.
+        output_columns: Names of the results. Default: the results replace the columns.
 
     Raises:
         TypeError: `tokenization_fn` cannot be called.
@@ -96,16 +96,16 @@ class Tokenizer(stateless.StatelessPerColumn):
 @final
 @dataclass(repr=False, eq=False)
 class CountVectorizer(single.PerColumn):
-    """Replace each text by a vector with how often each word comes in it.
+    """Replace each text by a vector that counts its words.
 
-    The most frequent word of all texts comes first, and equally frequent ones in their order. Words that were not
-    learnt are not counted. A missing text stays missing.
+    The first place is that of the most frequent word in all texts; equally frequent words stay in their order. Unknown
+    words are not counted. A missing text stays missing.
 
     Args:
         columns: The columns, which hold texts.
-        tokenization_fn: Takes a text and returns its words. Default: what stands between single spaces.
-        max_features: How long the vector is at most: the most frequent words have a place. Default: all have.
-        output_columns: What the results are called. Default: they replace the columns.
+        tokenization_fn: Takes a text and returns its words. Default: split the text at each space.
+        max_features: The greatest length of the vector; the most frequent words have places. Default: all words have.
+        output_columns: Names of the results. Default: the results replace the columns.
 
     Raises:
         TypeError: `tokenization_fn` cannot be called.
@@ -158,16 +158,16 @@ def _list_all_tokens(block: blocks.Block, name: str, function: Tokenize | None) 
 @final
 @dataclass(repr=False, eq=False)
 class HashingVectorizer(stateless.StatelessPerColumn):
-    """Replace each text by a vector that counts its words, at places which their hashes choose.
+    """Replace each text by a vector that counts its words, at places chosen by the words' hashes.
 
-    Nothing is learnt or kept, and several words may share a place. The places are those of Ray. A missing text stays
+    The preprocessor learns nothing, and several words may share a place. The places are Ray's. A missing text stays
     missing.
 
     Args:
         columns: The columns, which hold texts.
-        num_features: How long the vector is.
-        tokenization_fn: Takes a text and returns its words. Default: what stands between single spaces.
-        output_columns: What the results are called. Default: they replace the columns.
+        num_features: The length of the vector.
+        tokenization_fn: Takes a text and returns its words. Default: split the text at each space.
+        output_columns: Names of the results. Default: the results replace the columns.
 
     Raises:
         TypeError: `tokenization_fn` cannot be called.
@@ -199,12 +199,12 @@ class HashingVectorizer(stateless.StatelessPerColumn):
 
 
 def _find_place(name: str, size: int) -> int:
-    """Return the place of a name in a vector. It is the same in each process, and in Ray."""
+    """Return the place of a name in a vector. It is the same in every process, and in Ray."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest(), "big") % size
 
 
 def _check_size(num_features: int) -> None:
-    """Raise if a vector cannot be so long."""
+    """Raise if a vector cannot have this length."""
     if num_features is None:
         raise ValueError("num_features must be a whole number from 1, but received None. Write num_features=64.")
     reading.check_count("num_features", num_features, 1)
@@ -213,15 +213,15 @@ def _check_size(num_features: int) -> None:
 @final
 @dataclass(repr=False, eq=False)
 class FeatureHasher(stateless.Stateless):
-    """Add up columns of numbers in a vector, at places which the hashes of their names choose.
+    """Add up columns of numbers in a vector, at places chosen by the hashes of the columns' names.
 
-    For tables with a column for each word, which says how often it comes. Several columns may share a place. A missing
-    number makes the place NaN.
+    The input is a table of word counts, with a column for each word. Several columns may share a place. A missing
+    number makes the sum at its place NaN.
 
     Args:
         columns: The columns, which hold numbers.
-        num_features: How long the vector is.
-        output_column: What the result is called.
+        num_features: The length of the vector.
+        output_column: The name of the result.
 
     Raises:
         ValueError: No column is named, or `num_features` is less than 1.

@@ -1,4 +1,4 @@
-"""Transforms of torchvision on columns of images."""
+"""Transforms of torchvision, applied to columns of images."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class TorchVisionPreprocessor(stateless.StatelessPerColumn):
 
     Args:
         columns: The columns, which hold arrays.
-        transform: Takes a tensor and returns one. If it raises TypeError for a tensor, it is given a numpy array, as
-            ``ToTensor`` needs it.
-        output_columns: What the results are called. Default: they replace the columns.
-        batched: Whether it is called once with all images of a block, along the first axis; if not, with each image.
+        transform: Takes a tensor and returns a tensor. If it raises TypeError, as ``ToTensor`` does, it is called again
+            with a numpy array.
+        output_columns: Names of the results. Default: the results replace the columns.
+        batched: Whether to call the transform once with all images of a block, along the first axis, and not for each.
 
     Raises:
         TypeError: `transform` cannot be called.
@@ -85,7 +85,7 @@ class TorchVisionPreprocessor(stateless.StatelessPerColumn):
         return made
 
     def _call(self, image: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        own = np.array(image)  # a tensor of an array that must not be written to would warn
+        own = np.array(image)  # PyTorch warns about a tensor of a read-only array
         try:
             found = self.torchvision_transform(to_torch.load().as_tensor(own))
         except TypeError:

@@ -1,6 +1,6 @@
-"""Where rows come from and go to: files of many kinds, on any file system, and other programs' data.
+"""Sources and targets of rows: files of many kinds, on any file system, and data of other programs.
 
-`filesystems` finds files and opens them; `files` is what reads any number of them as blocks, whatever their format;
-`formats` knows what is in one file, and `archives` what is in one of many; `parquet` reads parts of files. `writing`
-puts blocks into files, and `programs` takes what other libraries hold.
+`filesystems` finds and opens files; `files` reads any number of them as blocks, in any format. `formats` reads single
+files, `archives` files of many samples, and `parquet` parts of files. `writing` puts blocks into files, and `programs`
+reads data that other libraries hold.
 """

@@ -1,4 +1,4 @@
-"""Samples in tar archives, as WebDataset has them."""
+"""Samples in tar archives, in the layout of WebDataset."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from hocket.data import blocks, settings
 from hocket.data.sources import filesystems, formats
 
 Names: TypeAlias = Sequence[str] | Callable[[str], bool]
-"""Which names are meant: whole ones, with or without a dot before them, patterns such as ``"*.jpg"``, or a function
-that says it."""
+"""A choice of names: whole names, with or without a leading dot; patterns such as ``"*.jpg"``; or a function that
+returns whether a name is chosen."""
 
 Renaming: TypeAlias = Sequence[tuple[str, str]] | Callable[[str], str]
-"""What names become: pairs of what is replaced by what, or a function."""
+"""New names of files: pairs of an old text and its replacement, or a function from old to new name."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class WebDataset:
-    """Samples of a tar archive: the files that have the same name up to the first dot are a row, with a column for
-    each ending, the name as ``__key__``, and the archive's path as ``__url__``. Files whose names begin with a dot, as
-    macOS adds them, or have no ending, such as ``README``, belong to no sample.
+    """Samples of a tar archive. Files with the same name up to the first dot are a row, with a column for each ending,
+    the name as ``__key__``, and the archive's path as ``__url__``. A file belongs to no sample if its name begins with
+    a dot, as macOS adds them, or has no ending, such as ``README``.
 
     Args:
-        decoder: Whether texts, numbers, JSON, arrays and pictures are what they say; if not, all are bytes. Or a
-            function that takes a sample of bytes and returns it.
-        rename: What the names of files become, before anything else is done with them.
-        select: Which files of the archive are read; None: all.
-        suffixes: Which columns there are; None: all.
+        decoder: Whether to decode texts, numbers, JSON, arrays and pictures; False leaves all as bytes. Or a function
+            that takes a sample of bytes and returns the decoded sample.
+        rename: New names of the files, which apply before anything else.
+        select: The files of the archive to read; None: all.
+        suffixes: The columns to read; None: all.
         expands_json: Whether each key of a sample's ``json`` becomes a column.
     """
 
@@ -96,7 +96,7 @@ class WebDataset:
 
 
 def find_key(name: str) -> tuple[str, str]:
-    """Return of which sample a file is, and which of its columns, by its name."""
+    """Return the key of a file's sample and the name of its column, both from the file's name."""
     folder, _, inner = name.rpartition("/")
     stem, _, ending = inner.partition(".")
     return f"{folder}/{stem}" if folder else stem, ending
@@ -118,10 +118,10 @@ def _rename(name: str, renaming: Renaming | None) -> str:
 
 @final
 class _Tail:
-    """A stream of a tar archive that remembers what it has given last.
+    """A stream of a tar archive that keeps the last bytes it returned.
 
-    Python's tarfile takes a damaged header, and the end of the file, for the end of the archive.
-
+    Python's tarfile takes a damaged header, or the end of the file, for the end of the archive. With these bytes
+    `check_end` finds out whether the archive's end mark is really there.
     Args:
         stream: The stream.
     """
@@ -139,7 +139,7 @@ class _Tail:
         return found
 
     def check_end(self, offset: int) -> None:
-        """Raise if there is no mark of the end at a place."""
+        """Raise if the archive has no end mark at an offset."""
         at = offset - self._end + len(self._last)
         mark = self._last[at : at + tarfile.BLOCKSIZE]
         if at < 0 or len(mark) < tarfile.BLOCKSIZE or any(mark):
@@ -149,7 +149,7 @@ class _Tail:
 NUMBERS: Final = ("cls", "cls2", "index", "inx", "id")
 JSON: Final = ("json", "jsn")
 PICTURES: Final = ("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "webp")
-"""What is in the files of an archive, by the ends of their names."""
+"""Endings of names in an archive, by the kind of content."""
 
 
 def load_msgpack(caller: str) -> Any:

@@ -1,4 +1,4 @@
-"""Which files a reader takes, in which order, and what the names of their folders say."""
+"""Choice and order of the files that a reader takes, and the columns that their folders' names say."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ON_ERROR: Final = ("raise", "skip")
 @final
 @dataclass(frozen=True)
 class FileShuffleConfig:
-    """That files are read in another order than that of their names.
+    """A random order of files, in place of the order of their names.
 
     Args:
-        seed: Which order. Default: a random one, chosen when the data set is made, which has the same order each time.
-        reseed_after_execution: For programs written for Ray: a data set has the same order each time.
+        seed: The seed of the order. Default: a random seed, chosen once when the data set is made.
+        reseed_after_execution: For programs written for Ray: has no effect; a data set has the same order each time.
 
     Raises:
         ValueError: The seed is no whole number, or negative.
@@ -43,17 +43,17 @@ class Choice:
     """A reader's keywords that choose its files.
 
     Args:
-        filesystem: Where they are.
-        ignore_missing_paths: Whether a path that is not there is left out.
-        file_extensions: How their names end; ``[""]`` takes all. Default: the reader's own.
-        partitioning: How the names of folders become columns; None: not at all.
-        partition_filter: Which of them are read, by the names of folders.
-        shuffle: None, ``"files"`` or a `FileShuffleConfig`: in which order.
-        arrow_open_stream_args: How they are opened: keywords of Arrow's ``open_input_stream``, such as
-            ``{"compression": "gzip"}``. Default: by the ends of their names.
+        filesystem: The file system with the files.
+        ignore_missing_paths: Whether to leave out a path that does not exist.
+        file_extensions: The endings of the files' names; ``[""]`` takes all. Default: the reader's own.
+        partitioning: How the names of folders become columns; None: no columns.
+        partition_filter: A choice of files by the names of their folders.
+        shuffle: The order of the files: None, ``"files"`` or a `FileShuffleConfig`.
+        arrow_open_stream_args: Keywords of Arrow's ``open_input_stream`` for opening the files, such as
+            ``{"compression": "gzip"}``. Default: by the endings of their names.
 
     Raises:
-        TypeError: One of these is of another kind.
+        TypeError: An argument is of the wrong type.
     """
 
     filesystem: object = None
@@ -92,12 +92,12 @@ class Choice:
 @final
 @dataclass(frozen=True)
 class Chosen:
-    """Files that were found.
+    """The files that a reader reads.
 
     Args:
-        filesystem: Where they are.
-        files: Which, in the order in which they are read.
-        values: The columns that the names of their folders say.
+        filesystem: The file system with the files.
+        files: The files, in reading order.
+        values: For each file, the columns that its folders' names say.
     """
 
     filesystem: filesystems.FileSystem
@@ -106,7 +106,7 @@ class Chosen:
 
 
 def choose(caller: str, paths: object, endings: Sequence[str], choice: Choice) -> Chosen:
-    """Return the files that are read."""
+    """Find the files that a reader reads."""
     if choice.file_extensions is not None:
         endings = tuple(f".{one.removeprefix('.').lower()}" if one else "" for one in choice.file_extensions)
     shared, found = filesystems.list_files(
@@ -132,6 +132,6 @@ def _filter(
 
 
 def check_on_error(on_error: object) -> None:
-    """Raise if it is no way to deal with a broken file."""
+    """Raise if `on_error` is neither ``"raise"`` nor ``"skip"``."""
     if on_error not in ON_ERROR:
         raise ValueError(f"on_error must be 'raise' or 'skip', but received {on_error!r}.")

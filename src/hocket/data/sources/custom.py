@@ -19,11 +19,11 @@ class BlockMetadata:
     """Facts about the rows of a `ReadTask`.
 
     Args:
-        num_rows: How many they are; None if that is not known. `Dataset.count` believes it.
-        size_bytes: About how much memory they take.
-        input_files: Which files they are read from.
+        num_rows: The number of rows; None if it is unknown. `Dataset.count` trusts it.
+        size_bytes: About how many bytes of memory the rows take.
+        input_files: The files that hold the rows.
         exec_stats: For programs written for Ray: has no effect.
-        schema: The same.
+        schema: For programs written for Ray: has no effect.
     """
 
     num_rows: int | None = None
@@ -36,13 +36,13 @@ class BlockMetadata:
 @final
 @dataclass(frozen=True)
 class ReadTask:
-    """A part of a `Datasource` that is read alone, in a task.
+    """A part of a `Datasource`. A task of its own reads it.
 
     Args:
-        read_fn: Gives tables: dicts of arrays, data frames or Arrow tables.
-        metadata: What is known of them.
+        read_fn: Returns tables: dicts of arrays, data frames or Arrow tables.
+        metadata: Known facts about the tables.
         schema: For programs written for Ray: has no effect.
-        per_task_row_limit: How many rows are taken of them at most. Default: all.
+        per_task_row_limit: How many rows to take at most. Default: all.
 
     Raises:
         TypeError: `read_fn` is no function.
@@ -62,24 +62,24 @@ class ReadTask:
 
 
 class Datasource(abc.ABC):
-    """Where rows come from, written by a user for `read_datasource`."""
+    """A source of rows for `read_datasource`, written by a user."""
 
     def get_name(self) -> str:
-        """Return how it is called in messages."""
+        """Return the name of the source for messages."""
         return type(self).__name__.removesuffix("Datasource") or type(self).__name__
 
     def estimate_inmemory_data_size(self) -> int | None:
-        """Return about how much memory all rows take; None if nothing is known."""
+        """Return about how many bytes of memory all rows take; None if that is unknown."""
         return None
 
     @abc.abstractmethod
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: object = None
     ) -> list[ReadTask]:
-        """Return the parts that are read.
+        """Return the parts to read.
 
         Args:
-            parallelism: How many there should be, about.
+            parallelism: About how many parts there should be.
             per_task_row_limit: None: there is no limit.
             data_context: None.
         """
@@ -103,7 +103,7 @@ class TaskRead:
         return self.task.metadata.size_bytes
 
     def iter_blocks(self) -> Iterator[blocks.Block]:
-        """Give the rows, in blocks."""
+        """Yield the rows, in blocks."""
         left = self.task.per_task_row_limit
         for table in self.task():
             block = blocks.build_from_batch(table, f"What a ReadTask of {self.name} gives")
@@ -117,7 +117,7 @@ class TaskRead:
 
 
 def list_reads(source: object, parallelism: int) -> list[TaskRead]:
-    """Return what reads a user's source."""
+    """Return a reader for each `ReadTask` of a user's source."""
     given: object = source
     if not hasattr(given, "get_read_tasks"):
         raise TypeError(f"read_datasource() takes a Datasource, but received {source!r:.80}. Derive a class from it.")
@@ -132,7 +132,7 @@ def list_reads(source: object, parallelism: int) -> list[TaskRead]:
 @final
 @dataclass(frozen=True)
 class TaskContext:
-    """Which task calls `Datasink.write`."""
+    """The task that calls `Datasink.write`."""
 
     task_idx: int
     op_name: str = "write"
@@ -141,7 +141,7 @@ class TaskContext:
 if TYPE_CHECKING:
     import typing_extensions
 
-    Returned = typing_extensions.TypeVar("Returned", default=Any)  # which Python has from 3.13 on
+    Returned = typing_extensions.TypeVar("Returned", default=Any)  # Python has it from 3.13 on
 else:
     Returned = TypeVar("Returned")
 
@@ -153,8 +153,8 @@ class WriteResult(Generic[Returned]):
 
     Args:
         num_rows: How many rows were written.
-        size_bytes: About how much memory they took.
-        write_returns: What each call of `Datasink.write` has returned.
+        size_bytes: About how many bytes of memory they took.
+        write_returns: The return values of all calls of `Datasink.write`.
     """
 
     num_rows: int
@@ -163,46 +163,46 @@ class WriteResult(Generic[Returned]):
 
 
 class Datasink(abc.ABC, Generic[Returned]):
-    """Where rows go, written by a user for `Dataset.write_datasink`; ``Datasink[int]`` says what `write` returns.
+    """A target of rows for `Dataset.write_datasink`, written by a user; ``Datasink[int]`` says what `write` returns.
 
-    The object is sent to tasks, which call `write` on their copies. A task that is done again calls it again.
+    Each task calls `write` on its own copy of the object. A repeated task calls `write` again.
     """
 
     min_rows_per_write: int | None = None
-    """How many rows `write` is given at least, but for the last ones."""
+    """How many rows `write` receives at least, except at the end."""
 
     def get_name(self) -> str:
-        """Return how it is called in messages."""
+        """Return the name of the target for messages."""
         return type(self).__name__.removesuffix("Datasink") or type(self).__name__
 
     def on_write_start(self, schema: object = None) -> None:
-        """Prepare, in the caller's process."""
+        """Prepare the write, in the caller's process."""
 
     @abc.abstractmethod
     def write(self, blocks: Iterable[Any], ctx: TaskContext) -> Returned:
-        """Write Arrow tables, in a task, and return something that can be sent."""
+        """Write Arrow tables, in a task, and return a value that can be sent to the caller."""
 
     def on_write_complete(self, write_result: WriteResult[Returned]) -> None:
-        """Finish, in the caller's process, when all is written."""
+        """Finish the write, in the caller's process, when all rows are written."""
 
     def on_write_failed(self, error: Exception) -> None:
-        """Clean up, in the caller's process, when something has failed."""
+        """Clean up, in the caller's process, after a failure."""
 
 
 def check_sink(sink: object) -> None:
-    """Raise if something is no target."""
+    """Raise if an object lacks the methods of a target."""
     if not hasattr(sink, "write") or not hasattr(sink, "on_write_complete"):
         raise TypeError(f"write_datasink() takes a Datasink, but received {sink!r:.80}. Derive a class from it.")
 
 
 def start(sink: Any) -> None:
-    """Tell a target that it is written to. It may take the schema, or nothing."""
+    """Call a target's `on_write_start`, with None as the schema if the method takes one."""
     takes_schema = bool(inspect.signature(sink.on_write_start).parameters)
     sink.on_write_start(*((None,) if takes_schema else ()))
 
 
 def write_block(sink: Any, block: blocks.Block, number: int) -> blocks.Block:
-    """Write a block, and return a row with what the target has returned. Runs in a task."""
+    """Write a block, and return a row with the target's return value. Runs in a task."""
     if not block.num_rows:
         return blocks.Block({}, 0)
     returned = np.empty(1, object)
@@ -212,7 +212,7 @@ def write_block(sink: Any, block: blocks.Block, number: int) -> blocks.Block:
 
 
 def finish(sink: Any, rows: Sequence[dict[str, Any]]) -> None:
-    """Tell a target that all is written."""
+    """Call a target's `on_write_complete`."""
     result = WriteResult(
         sum(row["rows"] for row in rows), sum(row["bytes"] for row in rows), [row["returned"] for row in rows]
     )

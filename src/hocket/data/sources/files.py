@@ -1,4 +1,4 @@
-"""Files of any format, read as blocks: small ones together, large ones in parts, broken ones named or left out."""
+"""Files of any format, read as blocks: small files together, large files in parts, broken files named or left out."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from hocket.data.sources import choosing, filesystems
 logger = logging.getLogger(__name__)
 
 MOST_READS: Final = 256
-"""Into how many tasks many small files are shared out. A guess: some for each CPU, and few beside what they read."""
+"""The number of tasks that read many small files. A guess: several per CPU, and few compared with the files."""
 
 _BROKEN: Final = (
     *(OSError, ValueError, TypeError, LookupError, EOFError, ArithmeticError, SyntaxError),
     *(struct.error, tarfile.TarError, zipfile.BadZipFile, zlib.error),
 )
-"""What a file that cannot be read raises: Arrow's own errors are among them, and Pillow's SyntaxError."""
+"""The errors of a file that cannot be read. They include Arrow's own errors, and Pillow's SyntaxError."""
 
 
 class Format(Protocol):
     """The format of a file."""
 
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterable[blocks.Block]:
-        """Give the rows of a file, in blocks of about the size that is wanted; a small file is one."""
+        """Yield the rows of a file, in blocks of about the size of `settings`; a small file is one block."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class FilesRead:
-    """Some files, one behind the other. Gives several blocks, if they are large.
+    """A read of several files in sequence. It yields several blocks if the files are large.
 
     Args:
-        caller: For messages.
-        filesystem: Where they are.
-        files: Which.
-        format: What is in them.
-        include_paths: Whether the column ``path`` says of each row where it was.
-        on_error: ``"raise"`` or ``"skip"``: whether a file that cannot be read is left out, with a warning; of a large
-            one, the rows stay that came before.
-        most_bytes: How large a block becomes.
-        partitions: The values of columns that the folders' names say, of each file.
+        caller: The name of the reader, for messages.
+        filesystem: The file system with the files.
+        files: The files to read.
+        format: Their format.
+        include_paths: Whether to add the column ``path`` with the file of each row.
+        on_error: ``"raise"``, or ``"skip"`` to leave out a file that cannot be read, with a warning. The rows before
+            the fault in a large file stay.
+        most_bytes: About how many bytes a block has at most.
+        partitions: For each file, the values of the columns that its folders' names say.
     """
 
     caller: str
@@ -66,7 +66,7 @@ class FilesRead:
         return sum(file.size for file in self.files)
 
     def iter_blocks(self) -> Iterator[blocks.Block]:
-        """Give the rows, in blocks."""
+        """Yield the rows, in blocks."""
         waiting: list[blocks.Block] = []
         num_bytes = 0
         for number, file in enumerate(self.files):
@@ -118,7 +118,7 @@ def plan_files(
     on_error: str = "raise",
     override_num_blocks: int | None = None,
 ) -> list[FilesRead]:
-    """Return what reads files."""
+    """Return the reads of the files at some paths."""
     choosing.check_on_error(on_error)
     return group_files(
         caller,
@@ -139,7 +139,7 @@ def group_files(
     on_error: str,
     num_groups: int | None,
 ) -> list[FilesRead]:
-    """Return what reads files that were found, many small ones together."""
+    """Return the reads of files that were found: many small files share one."""
     most = settings.DataContext.get_current().get_block_bytes()
     return [
         FilesRead(
@@ -157,8 +157,7 @@ def group_files(
 
 
 def share_out(sizes: Sequence[int], most_bytes: int, count: int) -> Iterator[range]:
-    """Give groups of files that follow one another: a large one alone, and so many small ones that there are about
-    `count` groups."""
+    """Yield groups of neighbouring files: a large file alone, and small files together in about `count` groups."""
     each = -(-len(sizes) // count)
     start = total = 0
     for at, size in enumerate(sizes):

@@ -1,5 +1,4 @@
-"""The files of datasets on any file system that `hocket.stores.places` finds: this machine's, S3, and whatever Arrow or
-fsspec know."""
+"""The files of datasets, on the file systems of `hocket.stores.places`: this machine's, S3, Arrow's and fsspec's."""
 
 from __future__ import annotations
 
@@ -20,24 +19,24 @@ FileSystem: TypeAlias = places.FileSystem
 """One of pyarrow's file systems."""
 
 MARK: Final = "_WRITING"
-"""How the names of empty files begin that are in a folder of rows while it is written to, or was not written to its
-end: one for each write."""
+"""The start of a mark's name. A mark is an empty file in a folder of rows that is being written to, or was not written
+to its end. Each write has its own."""
 
 GONE: Final = "__HIVE_DEFAULT_PARTITION__"
-"""The name of a folder of rows whose value is missing, or its end."""
+"""The folder's name, or its part after ``=``, for rows that lack a value of the column."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file that was found."""
+    """A file of a dataset."""
 
     path: str
     size: int
     root: str
-    """The folder that was asked for, or its own."""
+    """The folder that the user named; for a file that the user named, the folder with the file."""
     opening: Mapping[str, Any] | None = None
-    """Keywords of Arrow's ``open_input_stream``, of the user's."""
+    """The user's keywords for Arrow's ``open_input_stream``."""
 
 
 def list_files(
@@ -48,15 +47,15 @@ def list_files(
     *,
     ignore_missing_paths: bool = False,
 ) -> tuple[FileSystem, list[File]]:
-    """Return the files that are named, and those of folders that are, in the order of their names.
+    """Return the named files, and those in named folders in the order of their names.
 
     Args:
-        caller: For messages.
+        caller: The name of the reader, for messages.
         paths: A path, or several, all on one file system.
         filesystem: See `hocket.stores.places.find_place`.
-        endings: How the names of files end that are taken from folders; none: all. Names that begin with a dot or an
-            underscore are left out, and so is what lies in a folder of such a name, other than `GONE`.
-        ignore_missing_paths: Whether a path that is not there is left out.
+        endings: The endings of names to take from folders; none: all. Files and folders with a leading dot or
+            underscore are left out, except `GONE`.
+        ignore_missing_paths: Whether to leave out a path that does not exist.
     """
     given: object = [paths] if isinstance(paths, str | os.PathLike) else paths
     if not isinstance(given, Sequence) or not all(isinstance(path, str | os.PathLike) for path in given):
@@ -80,12 +79,12 @@ def list_files(
 
 
 def is_mark(folder: places.Place, info: Any) -> bool:
-    """Tell whether a file in a folder is the mark of a write."""
+    """Return whether a file in a folder is the mark of a write."""
     return bool(info.path.startswith(f"{folder.path}/{MARK}-"))
 
 
 def check_shared(filesystem: FileSystem, caller: str) -> None:
-    """Raise if files would be in one process's memory, where no other one sees them."""
+    """Raise if files would lie in one process's memory, where no other process sees them."""
     handler = getattr(filesystem, "handler", None)
     inner = getattr(handler, "fs", None)
     is_own = type(inner).__name__ == "MemoryFileSystem" or filesystem.type_name == "mock"
@@ -163,7 +162,7 @@ def _is_data(path: str, endings: Sequence[str]) -> bool:
 
 
 def explain(error: Exception, caller: str, path: str) -> Exception:
-    """Return an error that says which file could not be read, and of what kind that is."""
+    """Return an error that names the file that could not be read, with an error class for its cause."""
     if isinstance(error, FileNotFoundError):
         return FileNotFoundError(f"{caller}: there is no file {path!r} any more: {error}")
     text = str(error)

@@ -1,4 +1,4 @@
-"""The formats of single files: tables of text, lines, pictures, arrays, records. Archives are in `archives`."""
+"""The formats of single files: tables of text, lines, pictures, arrays, records. `archives` has the others."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _ABOVE_INT64: Final = 2.0**63
 _PACKED: Final = (".gz", ".bz2", ".zst", ".lz4")
 
 _NULL_LINE: Final = re.compile(rb"\n[ \t]*null[ \t]*\r?(?:\n|\Z)")
-"""A line of JSON that is nothing but null. It begins with what is found fast."""
+"""A line of JSON that is only null. The pattern starts with a newline because a search finds that fast."""
 
 
 def open_packed(filesystem: filesystems.FileSystem, file: filesystems.File) -> Any:
-    """Return a stream of a file's bytes, unpacked if its name, or the user, says that they are packed."""
+    """Return a stream of a file's bytes, unpacked if its name or the user says that they are packed."""
     return filesystem.open_input_stream(file.path, **{"compression": "detect", **(file.opening or {})})
 
 
@@ -49,7 +49,7 @@ def _table(table: Any) -> blocks.Block:
 
 
 def _cut_lines(stream: Any, size: int) -> Iterator[bytes]:
-    """Give the bytes of a stream in parts of about a size, each of whole lines."""
+    """Yield the bytes of a stream in parts of about a size; each part has whole lines."""
     left = b""
     while chunk := stream.read(size):
         whole, newline, rest = (left + chunk).rpartition(b"\n")
@@ -57,15 +57,15 @@ def _cut_lines(stream: Any, size: int) -> Iterator[bytes]:
             yield whole + newline
             left = rest
         else:
-            left = rest  # one line that is longer than a part
+            left = rest  # the line is longer than a part
     if left:
         yield left
 
 
 @final
 class _WholeEnds:
-    """A stream of which no part ends between a carriage return and what follows it: where a part of a text in quotes
-    ends so, Arrow's reader of CSV (25.0) leaves out a line feed that comes next.
+    """A stream in which no part ends with a carriage return. If a part ends so within a text in quotes, Arrow's CSV
+    reader (25.0) drops a line feed that comes next.
 
     Args:
         stream: The stream.
@@ -78,26 +78,26 @@ class _WholeEnds:
         self._left = b""
 
     def read(self, size: int) -> bytes:
-        """Return the next bytes, about so many."""
+        """Return about `size` more bytes."""
         found: bytes = self._left + self._stream.read(size)
         self._left = b"\r" if found.endswith(b"\r") and len(found) > 1 else b""
         return found[:-1] if self._left else found
 
     def close(self) -> None:
-        """Do nothing: the function that has opened the stream closes it."""
+        """Do nothing: the function that opened the stream closes it."""
 
 
 _PARSING: Final = (
     *("delimiter", "quote_char", "double_quote", "escape_char"),
     *("ignore_empty_lines", "invalid_row_handler"),
 )
-"""What ``pyarrow.csv.ParseOptions`` say, beside ``newlines_in_values``."""
+"""The options of ``pyarrow.csv.ParseOptions``, except ``newlines_in_values``."""
 
 
 @final
 @dataclass(frozen=True)
 class Csv:
-    """A table with a line of names at the top. The types of a large one are those of its first part.
+    """A table with column names in its first line. The first part of a large file determines the types of the rest.
 
     Args:
         options: Keywords of ``pyarrow.csv.read_csv``.
@@ -118,8 +118,8 @@ class Csv:
             raise
 
     def _read_exactly(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[Any]:
-        """Give the tables of a file. Arrow takes a column with a whole number above int64 for floats; here it becomes
-        unsigned if its texts are whole numbers."""
+        """Yield the tables of a file. Arrow reads a column with a whole number above int64 as floats; here the column
+        becomes unsigned if all of its texts are whole numbers."""
         pa = arrow.load("read_csv()")
         parts = self._read_parts(filesystem, file, self.options)
         first = next(parts, None)
@@ -142,8 +142,8 @@ class Csv:
     ) -> Iterator[Any]:
         csv = arrow.load("read_csv()", "pyarrow.csv")
         given = options.get("parse_options") or csv.ParseOptions()
-        how = {name: getattr(given, name) for name in _PARSING}  # a copy would call a handler that is None
-        # If there may be no texts of several lines, Arrow cuts those that there are in two, at each MiB.
+        how = {name: getattr(given, name) for name in _PARSING}  # copying calls a handler, even None
+        # Without newlines_in_values, Arrow cuts texts of several lines in two at each MiB.
         options = {**options, "parse_options": csv.ParseOptions(newlines_in_values=True, **how)}
         with open_packed(filesystem, file) as packed:
             stream = arrow.load("read_csv()").PythonFile(_WholeEnds(packed), "r")
@@ -155,7 +155,7 @@ class Csv:
             yield from csv.open_csv(stream, **{**options, "read_options": read})
 
     def _give_type(self, names: Sequence[str], kind: Any) -> dict[str, Any]:
-        """Return the keywords with which some columns have a type."""
+        """Return the user's keywords with one type for some columns."""
         csv = arrow.load("read_csv()", "pyarrow.csv")
         convert = copy.copy(self.options.get("convert_options") or csv.ConvertOptions())
         convert.column_types = {**convert.column_types, **dict.fromkeys(names, kind)}
@@ -164,15 +164,15 @@ class Csv:
 
 
 def _list_rounded(table: Any, given: Collection[str]) -> list[str]:
-    """Return the columns of floats that may be whole numbers above int64, whose digits Arrow has cut off.
+    """Return the float columns that may hold whole numbers above int64: Arrow has cut off their last digits.
 
     Args:
-        table: As Arrow has read it.
-        given: The columns that have a type of the user's.
+        table: A table as Arrow has read it.
+        given: The columns with a type that the user gave.
     """
     pa, compute = arrow.load("A table"), arrow.load("A table", "pyarrow.compute")
     found = []
-    for at, name in enumerate(table.column_names):  # by number: `read_table` tells of names that come twice
+    for at, name in enumerate(table.column_names):  # by number, because names may come twice: `read_table` reports that
         if table.schema.field(at).type == pa.float64() and name not in given:
             bounds = compute.min_max(table.column(at))
             least, most = bounds["min"].as_py(), bounds["max"].as_py()
@@ -182,7 +182,7 @@ def _list_rounded(table: Any, given: Collection[str]) -> list[str]:
 
 
 def _is_whole(texts: Any) -> bool:
-    """Tell whether the texts of a column are all whole numbers that uint64 holds."""
+    """Return whether the texts of a column are all whole numbers that fit uint64."""
     pa, compute = arrow.load("A table"), arrow.load("A table", "pyarrow.compute")
     try:
         compute.utf8_trim_whitespace(texts).cast(pa.uint64())
@@ -194,10 +194,10 @@ def _is_whole(texts: Any) -> bool:
 @final
 @dataclass(frozen=True)
 class Orc:
-    """A table in stripes.
+    """An ORC table, read stripe by stripe.
 
     Args:
-        columns: Which columns are read; None: all.
+        columns: The columns to read; None: all.
     """
 
     columns: tuple[str, ...] | None
@@ -217,7 +217,7 @@ class Orc:
 @final
 @dataclass(frozen=True)
 class Json:
-    """A JSON object in each line; or an array of objects, which is read at once, however large it is.
+    """A JSON object in each line, or an array of objects. An array is read as a whole, however large it is.
 
     Args:
         options: Keywords of ``pyarrow.json.read_json``.
@@ -232,20 +232,20 @@ class Json:
                 return
             parts = _cut_lines(stream, settings.DataContext.get_current().get_block_bytes())
             first = next(parts, b"").removeprefix(codecs.BOM_UTF8)
-            if _opens_array(first):  # of which no line is a row
+            if _opens_array(first):  # then no line is a row
                 yield self._read_whole(first + b"".join(parts))
                 return
             yield from map(self._read_lines, itertools.chain([first], parts) if first else ())
 
     def _read_whole(self, content: bytes) -> blocks.Block:
-        if not content.strip():  # as a data set without rows is written
+        if not content.strip():  # the file of a data set without rows
             return blocks.Block({}, 0)
         array = _read_array(content) if content.lstrip()[:1] == b"[" else None
         return self._read_lines(content) if array is None else array
 
     def _read_lines(self, content: bytes) -> blocks.Block:
-        """Return the rows of lines. Where Arrow has no type for their values, and the user has none either, these are
-        Python's; a line that is a list is a row of the columns ``"0"``, ``"1"``, ..."""
+        """Return the rows of lines, as values of Python if Arrow has no type for them and the user gave no options. A
+        line that is a list is a row with the columns ``"0"``, ``"1"``, ..."""
         read = arrow.load("read_json()", "pyarrow.json").read_json
         content = _fill_lines(content)
         try:
@@ -261,28 +261,28 @@ class Json:
         return blocks.build_from_rows(found, "read_json()")
 
     def _read_exactly(self, content: bytes, read: Callable[..., Any]) -> Any:
-        """Return a table, with a column of whole numbers above int64 as unsigned: Arrow would make them floats."""
+        """Return a table in which columns with whole numbers above int64 are unsigned: Arrow would make them floats."""
         pa, parsing = arrow.load("read_json()"), arrow.load("read_json()", "pyarrow.json")
         table = read(io.BytesIO(content), **self.options)
         parse = copy.copy(self.options.get("parse_options") or parsing.ParseOptions())
         given = {} if parse.explicit_schema is None else {one.name: one.type for one in parse.explicit_schema}
         rounded = _list_rounded(table, given)
         first: Any = None
-        with contextlib.suppress(ValueError):  # a row may be of several lines
+        with contextlib.suppress(ValueError):  # a row may span several lines
             first = json.loads(content.lstrip().partition(b"\n")[0]) if rounded else None
         for name in rounded:
             if isinstance(first, dict) and isinstance(first.get(name), float):  # its text is no whole number
                 continue
             parse.explicit_schema = pa.schema({**given, name: pa.uint64()})
-            with contextlib.suppress(ValueError):  # one of the others has digits behind the point
+            with contextlib.suppress(ValueError):  # fails if another value of the column has a fraction
                 table = read(io.BytesIO(content), **{**self.options, "parse_options": parse})
                 given[name] = pa.uint64()
         return table
 
 
 def _fill_lines(content: bytes) -> bytes:
-    """Return lines with an object without values in the place of each null: of these Arrow's reader can end the whole
-    process (25.0, where one of its blocks begins with null). Rows of several lines stay as they are."""
+    """Return lines with an empty object in the place of each null. Arrow's reader (25.0) can crash the whole process if
+    one of its blocks begins with null. Rows of several lines stay unchanged."""
     if not (_NULL_LINE.search(content) or _NULL_LINE.match(b"\n" + content.lstrip()[:5])):
         return content
     lines = content.splitlines()
@@ -293,18 +293,18 @@ def _fill_lines(content: bytes) -> bytes:
 
 
 def _opens_array(content: bytes) -> bool:
-    """Tell whether the start of a file is that of an array of objects, and not of a list in each line."""
+    """Return whether a file starts with an array of objects, and not with a list in each line."""
     line = content.lstrip().partition(b"\n")[0]
     if line[:1] != b"[":
         return False
     try:
         return all(isinstance(one, dict) for one in json.loads(line))
-    except ValueError:  # it goes on in the next line
+    except ValueError:  # the array continues in the next line
         return True
 
 
 def _read_array(content: bytes) -> blocks.Block | None:
-    """Return the objects of one JSON array; None if it is not one, but a list in each line."""
+    """Return the objects of one JSON array; None if the content has a list in each line instead."""
     try:
         rows = json.loads(content)
     except ValueError:
@@ -321,15 +321,15 @@ class Text:
     """A row for each line, as the column ``text``.
 
     Args:
-        encoding: How the text is written.
-        drop_empty_lines: Whether lines without a character are left out.
+        encoding: The encoding of the text.
+        drop_empty_lines: Whether to leave out lines without a character.
     """
 
     encoding: str
     drop_empty_lines: bool
 
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
-        is_wide = "\n".encode(self.encoding) != b"\n"  # as UTF-16 is, which cannot be cut at bytes
+        is_wide = "\n".encode(self.encoding) != b"\n"  # for example UTF-16, which cannot be cut at a newline byte
         size = settings.DataContext.get_current().get_block_bytes()
         with open_packed(filesystem, file) as stream:
             for part in [stream.read()] if is_wide else _cut_lines(stream, size):
@@ -355,9 +355,9 @@ class Image:
     """A picture for each file, as the column ``image``: an array of height, width and colours.
 
     Args:
-        size: To what height and width it is brought; None: as it is.
-        mode: Pillow's name of the colours; None: as they are.
-        transform: Takes the array and returns another one; None: nothing.
+        size: The height and width of the result; None: unchanged.
+        mode: Pillow's name of the colour mode; None: unchanged.
+        transform: Takes the array and returns another array; None: no change.
     """
 
     size: tuple[int, int] | None
@@ -368,11 +368,11 @@ class Image:
         yield blocks.build({"image": [self.decode(_read_all(filesystem, file))]}, "read_images()")
 
     def decode(self, encoded: bytes) -> Any:
-        """Return the picture of a file's bytes."""
+        """Return the picture in a file's bytes, as an array."""
         pillow = extras.load("PIL.Image", "read_images()", "Pillow", "Run pip install pillow.")
         with pillow.open(io.BytesIO(encoded)) as picture:
             if self.size is not None:
-                picture.draft(self.mode or "RGB", (self.size[1], self.size[0]))  # a JPEG in an eighth of the time
+                picture.draft(self.mode or "RGB", (self.size[1], self.size[0]))  # an eighth of the time for a JPEG
             if self.mode is not None:
                 picture = picture.convert(self.mode)  # noqa: PLW2901 (the same picture)
             if self.size is not None:
@@ -384,7 +384,7 @@ class Image:
 @final
 @dataclass(frozen=True)
 class Numpy:
-    """The first axis of an array in each file, as the column ``data``; of an ``.npz``, a column for each array."""
+    """The first axis of a file's array, as the column ``data``; an ``.npz`` file has a column for each array."""
 
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
         found = np.load(io.BytesIO(_read_all(filesystem, file)), allow_pickle=False)
@@ -395,7 +395,7 @@ class Numpy:
 @final
 @dataclass(frozen=True)
 class TfRecord:
-    """Records of TensorFlow's ``Example`` messages: a column for each feature. A feature of one value is that value."""
+    """Records of TensorFlow's ``Example`` messages: a column for each feature. A feature of one value is a scalar."""
 
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
         with open_packed(filesystem, file) as stream:
@@ -412,10 +412,10 @@ class TfRecord:
 
 
 def read_records(stream: Any) -> Iterator[bytes]:
-    """Give the records of a TFRecord file: a length, its checksum, the bytes, their checksum.
+    """Yield the records of a TFRecord file. Each has a length, its checksum, the bytes, and their checksum.
 
-    The format is TensorFlow's, see its guide "TFRecord and tf.train.Example". The reader compares checksums of lengths;
-    to compare those of the bytes would take longer than to read them.
+    The format is in TensorFlow's guide "TFRecord and tf.train.Example". The reader compares only the checksums of
+    lengths: comparing those of the bytes would take longer than reading the bytes.
     """
     while head := stream.read(12):
         if len(head) < 12 or _find_checksum(head[:8]) != int.from_bytes(head[8:], "little"):
@@ -440,7 +440,7 @@ _CHECKSUMS: Final = _build_checksums()
 
 
 def _find_checksum(content: bytes) -> int:
-    """Return the CRC-32C (Castagnoli) of a few bytes, as TFRecord files have it: rotated, and with a constant added."""
+    """Return the masked CRC-32C (Castagnoli) of a few bytes, as in TFRecord files: rotated, plus a constant."""
     found = 0xFFFFFFFF
     for byte in content:
         found = found >> 8 ^ _CHECKSUMS[(found ^ byte) & 0xFF]
@@ -452,7 +452,7 @@ def _read_example(record: bytes) -> dict[str, object]:
     tensorflow = extras.load("tensorflow", "read_tfrecords()", "TensorFlow", "Run pip install 'hocket[tensorflow]'.")
     try:
         example = tensorflow.train.Example.FromString(record)
-    except Exception as error:  # protobuf's own
+    except Exception as error:  # protobuf has its own error classes
         raise ValueError(f"a record is no Example: {error}") from error
     row = {}
     for name, feature in example.features.feature.items():

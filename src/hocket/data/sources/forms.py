@@ -1,4 +1,4 @@
-"""Formats in which blocks are written, beside those of `writing`: ORC, pictures, archives of samples, a user's own."""
+"""Formats of written files, beside those of `writing`: ORC, pictures, archives of samples, a user's own."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from hocket.data.sources import archives, writing
 @final
 @dataclass(frozen=True)
 class Orc:
-    """ORC, written with the keywords of ``pyarrow.orc.write_table`` that `options` returns."""
+    """ORC, written with the keywords that `options` returns for ``pyarrow.orc.write_table``."""
 
     options: Callable[[], Mapping[str, Any]]
     ending: str = ".orc"
 
     def write(self, stream: Any, block: blocks.Block) -> None:
-        whole = io.BytesIO()  # an error of the stream would end the process: Arrow's ORC does not expect one
+        whole = io.BytesIO()  # Arrow's ORC writer would end the process if the stream raised
         write = arrow.load("write_orc()", "pyarrow.orc").write_table
         writing.write_table(functools.partial(write, **self.options()), block.to_batch("pyarrow"), whole)
         stream.write(whole.getbuffer())
@@ -40,7 +40,7 @@ class Picture:
     """The picture of one row.
 
     Args:
-        column: Which column holds its array.
+        column: The column with the picture's array.
         kind: Pillow's name of the format, such as ``"png"``.
     """
 
@@ -74,11 +74,11 @@ def encode_picture(array: object, kind: str, what: str) -> bytes:
 @final
 @dataclass(frozen=True)
 class Archive:
-    """A tar archive of samples: a file for each column that has no ``__`` in front, called ``__key__`` and its name.
+    """A tar archive of samples. Each column without a leading ``__`` is a file, named by ``__key__`` and the column.
 
     Args:
-        encoders: Functions that take a row and return one, one after the other; True stands for the one that makes
-            bytes of texts, numbers, JSON, arrays and pictures, by the columns' names.
+        encoders: Functions that take a row and return a row, called one after the other. True stands for the standard
+            encoder, which turns texts, numbers, JSON, arrays and pictures into bytes, by the columns' names.
     """
 
     encoders: tuple[Any, ...]
@@ -148,7 +148,7 @@ _DUMP: Mapping[str, Callable[[Any, io.BytesIO], None]] = {"npy": _save, "pickle"
 
 
 def read_encoders(given: object) -> tuple[object, ...]:
-    """Return what encodes samples, of what a user gave."""
+    """Return the encoders of samples that a user gave, as a tuple."""
     found = () if given is None or given is False else tuple(given) if isinstance(given, list | tuple) else (given,)
     for one in found:
         if one is not True and not callable(one):
@@ -163,7 +163,7 @@ class Own:
 
     Args:
         function: Takes a block and an open file.
-        ending: How the file's name ends.
+        ending: The ending of the file's name.
     """
 
     function: Callable[[blocks.Block, Any], None]
@@ -174,7 +174,7 @@ class Own:
 
 
 def check_endings(endings: Sequence[str]) -> None:
-    """Raise if no file could be called so."""
+    """Raise if a file's name cannot have one of the endings."""
     for ending in endings:
         if "/" in ending:
             raise ValueError(f"A file's name cannot end in {ending!r}. Leave the slash out.")

@@ -1,4 +1,4 @@
-"""The names of written files, where a user chooses them."""
+"""The names of written files, chosen by a user."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from hocket.data import blocks
 
 
 class FilenameProvider:
-    """Names of files, for ``filename_provider=`` of writers. A class that is derived from it has one of the methods.
+    """Names of files, for ``filename_provider=`` of writers. A subclass defines one of the methods.
 
-    A name must be another one for each task, and the same if a task is done again.
+    Each task must get a different name, and a repeated task the same name again.
 
     Args:
-        dataset_uuid: For programs written for Ray: kept as it is.
-        file_format: The same.
+        dataset_uuid: For programs written for Ray: kept unchanged.
+        file_format: For programs written for Ray: kept unchanged.
     """
 
     def __init__(self, dataset_uuid: str | None = None, file_format: str | None = None) -> None:
@@ -22,31 +22,31 @@ class FilenameProvider:
         self._file_format = file_format
 
     def get_filename_for_task(self, write_uuid: str, task_index: int) -> str:
-        """Return the name of the file of a task; more files of one get ``_000001`` and so on before the ending."""
+        """Return the name of a task's file. Further files of the task get ``_000001`` and so on before the ending."""
         raise NotImplementedError
 
     def get_filename_for_block(self, block: object, write_uuid: str, task_index: int, block_index: int) -> str:
-        """Return the name of the file of a block."""
+        """Return the name of a block's file."""
         return _count(self.get_filename_for_task(write_uuid, task_index), block_index)
 
     def get_filename_for_row(
         self, row: blocks.Row, write_uuid: str, task_index: int, block_index: int, row_index: int
     ) -> str:
-        """Return the name of the file of a row, as `Dataset.write_images` writes one for each."""
+        """Return the name of a row's file: `Dataset.write_images` writes a file for each row."""
         return _count(self.get_filename_for_task(write_uuid, task_index), row_index, always=True)
 
     def choose(self, part: blocks.Block, run: str, number: int, at: int, *, is_row: bool) -> str:
         """Return the name of a file.
 
         Args:
-            part: What is written into it.
-            run: Another text each time that something is written.
-            number: Which task writes it.
-            at: Which of the task's files it is.
-            is_row: Whether each row has a file.
+            part: The rows of the file.
+            run: A text that is different for each write.
+            number: The number of the task that writes the file.
+            at: The number of the file among the task's files.
+            is_row: Whether each row has a file of its own.
 
         Raises:
-            TypeError: The method returns no text.
+            TypeError: The user's method does not return the name of a file.
         """
         if is_row:
             name: Any = self.get_filename_for_row(next(part.list_rows()), run, number, 0, at)

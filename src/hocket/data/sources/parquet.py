@@ -1,4 +1,4 @@
-"""Parquet files, in parts: only the columns that are wanted, and only groups of rows that may have what is wanted."""
+"""Parquet files, read in parts: only the wanted columns, and only groups of rows that may hold wanted rows."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hocket.data.sources import choosing, file_rows, files, filesystems
 from hocket.stores import places
 
 MOST_FOOTERS: Final = 64
-"""Of how many files the footers are read before anything else. They say how many rows there are; of more files that
-would take longer than the first batch may."""
+"""Up to how many files a plan reads all footers first, to know the number of rows. For more files that would take
+longer than the first batch may."""
 
 CALLER: Final = "read_parquet()"
 
@@ -25,22 +25,22 @@ CALLER: Final = "read_parquet()"
 @final
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """The columns and rows that a reader wants of files."""
+    """The columns and rows that a reader wants."""
 
     columns: tuple[str, ...] | None
     filter: Any
-    """An expression of Arrow's, or None."""
+    """An Arrow expression, or None."""
     find_rows: Callable[[blocks.Block], npt.NDArray[np.int64]] | None = None
-    """Returns the numbers of the rows that the filter keeps, where Arrow cannot compute it: it compares no whole number
-    above 2**53 with a fraction. None: that is an error."""
+    """Returns the numbers of the rows that the filter keeps, where Arrow cannot compute the filter: Arrow compares no
+    whole number above 2**53 with a fraction. None: such a filter is an error."""
     hashes_rows: bool = False
-    """Whether the column ``row_hash`` is added."""
+    """Whether to add the column ``row_hash``."""
 
     def check(self, names: Sequence[str], path: str) -> None:
         """Raise if a file lacks a column.
 
         Args:
-            names: The columns of the file, and those that its folders' names say.
+            names: The columns of the file, and those in its folders' names.
             path: For the error.
         """
         try:
@@ -49,7 +49,7 @@ class Selection:
             raise KeyError(f"{path!r}: {error.args[0]}") from None
 
     def choose(self, constants: Mapping[str, object]) -> dict[str, object]:
-        """Return those of some columns which are wanted."""
+        """Return the wanted columns among some constant ones."""
         return {name: value for name, value in constants.items() if self.columns is None or name in self.columns}
 
     def read(
@@ -61,25 +61,25 @@ class Selection:
         spans: Sequence[range],
         expected: Sequence[str] | None = None,
     ) -> blocks.Block:
-        """Return some groups of rows of a file.
+        """Read some groups of rows of a file.
 
         Args:
-            filesystem: Where it is.
-            path: Which file.
-            groups: Which groups.
-            missing: Columns that other files have, and their types: here all values of them are missing.
-            spans: Which rows of the file each group has.
-            expected: The columns that it had before; None: nothing is known.
+            filesystem: The file system with the file.
+            path: The path of the file.
+            groups: The numbers of the groups.
+            missing: Columns that only other files have, with their types. Here all of their values are missing.
+            spans: The row numbers of each group.
+            expected: The columns that the file had before; None: unknown.
         """
         numbers = _number(spans if self.hashes_rows else ())
         if self.filter is None:
-            is_far = not places.is_local(filesystem)  # then one request has all columns
+            is_far = not places.is_local(filesystem)  # then one request reads all columns
             opening = arrow.load(CALLER, "pyarrow.parquet").ParquetFile(path, filesystem=filesystem, pre_buffer=is_far)
             with opening as opened:
                 _check_names(opened.schema_arrow.names, expected)
                 own = self._list_own(opened.schema_arrow.names)
-                table = opened.read_row_groups(list(groups), columns=own, use_threads=False)  # others read meanwhile
-                if own is not None:  # for Arrow, "a.b" is also the b of a column of dicts
+                table = opened.read_row_groups(list(groups), columns=own, use_threads=False)  # reads run in parallel
+                if own is not None:  # to Arrow, "a.b" also means field b of a column a of dicts
                     table = table.select(own)
         else:
             pa = arrow.load(CALLER)
@@ -88,7 +88,7 @@ class Selection:
             _check_names(own.names, expected)
             schema = pa.schema([*own, *(pa.field(*one) for one in missing.items())])
             own_names = self._list_own(own.names)
-            if self.hashes_rows:  # Arrow does not say which rows it has left out
+            if self.hashes_rows:  # so filter here: Arrow does not say which rows it left out
                 table = fragment.to_table(schema=schema, use_threads=False)
                 table = self._filter(table.append_column("\0row", pa.array(numbers)))
                 numbers = table.column("\0row").to_numpy()
@@ -123,7 +123,7 @@ def _number(spans: Sequence[range]) -> npt.NDArray[np.uint64]:
 
 
 def _hash(numbers: npt.NDArray[np.uint64], path: str) -> npt.NDArray[np.uint64]:
-    """Return a number for each row of a file, of which the numbers are given."""
+    """Return a hash for each row of a file, by the row's number."""
     mixed = numbers * np.uint64(0x9E3779B97F4A7C15) + np.uint64(zlib.crc32(path.encode()))  # splitmix64
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -152,21 +152,21 @@ class ParquetRead:
     num_rows: int | None
     num_bytes: int
     constants: Mapping[str, object]
-    """Columns whose values are the same in all rows: the file's path, and what its folders' names say."""
+    """Columns with one value for all rows: the file's path, and those in its folders' names."""
     missing: Mapping[str, object]
-    """The columns that other files have and this one lacks, and their types."""
+    """The columns that only other files have, with their types."""
     types: Mapping[str, object]
-    """The columns of the file itself, when the data set was made, and their types."""
+    """The file's own columns and their types when the dataset was made."""
     file_num_rows: int
-    """How many rows the file had then."""
+    """Number of rows of the file then."""
     spans: tuple[range, ...]
-    """Which rows of the file each group has."""
+    """The row numbers of each group."""
 
     def narrow(self, names: Sequence[str]) -> ParquetRead | None:
-        """Return what reads some of the columns alone; None if it lacks one, or none would be the file's."""
+        """Return a read of some columns alone. None if a column is lacking, or none of them is the file's own."""
         wanted = self.selection.columns
         own = [name for name in (*self.types, *self.missing) if wanted is None or name in wanted]
-        constants = {name: value for name, value in self.constants.items() if name not in own}  # a file's own counts
+        constants = {name: value for name, value in self.constants.items() if name not in own}  # its own column wins
         added = [*constants, *(["row_hash"] if self.selection.hashes_rows else [])]
         if not set(names) <= {*own, *added} or not set(names) & set(self.types):
             return None
@@ -193,7 +193,7 @@ class ParquetRead:
     def __call__(self) -> blocks.Block:
         try:
             block = self._read()
-        except (OSError, ValueError, LookupError) as error:  # Arrow's own errors are among them
+        except (OSError, ValueError, LookupError) as error:  # these include Arrow's own errors
             raise filesystems.explain(error, CALLER, self.file.path) from error
         return block.add_constants(self.constants) if self.constants else block
 
@@ -209,14 +209,14 @@ class ParquetRead:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Parquet:
-    """A Parquet file of which nothing is known yet: its groups of rows, as many together as make a block."""
+    """A Parquet file with an unread footer: its groups of rows, joined up to the size of a block."""
 
     selection: Selection
 
     def read(self, filesystem: filesystems.FileSystem, file: filesystems.File) -> Iterator[blocks.Block]:
         footer = _read_footer(filesystem, file)
         most = settings.DataContext.get_current().get_block_bytes()
-        for groups in join_groups(footer.sizes, most) or [[]]:  # of a file without a group the columns are known
+        for groups in join_groups(footer.sizes, most) or [[]]:  # a file without groups still has columns
             spans = [footer.spans[at] for at in groups]
             yield self.selection.read(filesystem, file.path, groups, {}, spans)
 
@@ -224,14 +224,14 @@ class Parquet:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Footer:
-    """Facts from a file's footer."""
+    """Facts from the footer of a file."""
 
     types: Mapping[str, object]
     """The columns and their types."""
     sizes: list[int]
-    """How many bytes each group of rows has."""
+    """The bytes of each group of rows."""
     spans: list[range]
-    """Which rows of the file each has."""
+    """The row numbers of each group."""
 
 
 def _read_footer(filesystem: filesystems.FileSystem, file: filesystems.File) -> Footer:
@@ -262,7 +262,7 @@ def plan_parquet(
     override_num_blocks: int | None,
     hashes_rows: bool,
 ) -> list[Any]:
-    """Return what reads Parquet files: groups of rows that are small are read together."""
+    """Return the reads of Parquet files: small groups of rows share one."""
     choosing.check_on_error(on_error)
     arrow.load(CALLER, "pyarrow.parquet")
     chosen = choosing.choose(CALLER, paths, (".parquet",), choice)
@@ -303,19 +303,19 @@ def _plan_file(
     *,
     is_needed: bool,
 ) -> list[ParquetRead]:
-    """Return what reads a file. If no group may have rows, that is nothing; or, where it is needed so that columns are
-    known, something that reads none."""
+    """Return the reads of a file. If no group may hold wanted rows, return no read; or, if needed for the columns, a
+    read of no rows."""
     most = settings.DataContext.get_current().get_block_bytes()
     sizes = footer.sizes
     kept = list(range(len(sizes)))
-    if selection.filter is not None:  # groups whose statistics say that they have nothing of it are not read
+    if selection.filter is not None:  # skip groups that, by their statistics, hold no wanted row
         pa = arrow.load(CALLER)
         schema = pa.schema(list({**footer.types, **missing}.items()))
         try:
             parts = _open_fragment(shared, file.path, None).split_by_row_group(filter=selection.filter, schema=schema)
             kept = [part.row_groups[0].id for part in parts]
         except pa.ArrowInvalid as error:
-            if selection.find_rows is None or "FieldRef" in str(error):  # else it is a number of the statistics
+            if selection.find_rows is None or "FieldRef" in str(error):  # else a number in the statistics is at fault
                 raise ValueError(
                     f"{CALLER} filters by columns of the files, which are {', '.join(map(repr, schema.names))}, and "
                     f"received {str(selection.filter)!r}: {error}. Write read_parquet(...).filter(expr=...) for a "
@@ -345,7 +345,7 @@ def _plan_file(
 
 
 def join_groups(sizes: Sequence[int], most: int) -> list[list[int]]:
-    """Return numbers of groups that together are no larger than allowed, each at least one."""
+    """Return the numbers of groups, joined up to a size of `most` bytes; a larger group stays alone."""
     joined: list[list[int]] = []
     total = 0
     for at, size in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""Columns that are in the names of folders: ``year=2026/month=01/``, or ``2026/01/`` with names given."""
+"""Columns in the names of folders: ``year=2026/month=01/``, or ``2026/01/`` with names that the user gives."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hocket.stores import places
 
 
 def quote(text: str, *, is_alone: bool = False) -> str:
-    """Return a text as the name of a folder, or a part of one, of which `Partitioning.read` makes the text again.
+    """Return a text as the name of a folder, or as a part of a name. `Partitioning.read` recovers the text from it.
 
     Args:
         text: The text.
-        is_alone: Whether it is the whole name, which readers pass over if it begins with a dot or an underscore.
+        is_alone: Whether the text is the whole name. Readers skip a name with a leading dot or underscore.
     """
     found = "".join(f"%{ord(letter):02X}" if letter in '/%=\\:*?"<>|\x00' else letter for letter in text)
     is_hidden = text == filesystems.GONE or (is_alone and text.startswith((".", "_")))
@@ -26,7 +26,7 @@ def quote(text: str, *, is_alone: bool = False) -> str:
 
 
 class PartitionStyle(enum.StrEnum):
-    """How folders are named."""
+    """The styles of folder names."""
 
     HIVE = "hive"
     """``year=2026/month=01/``."""
@@ -41,13 +41,13 @@ class Partitioning:
 
     Args:
         style: ``"hive"`` or ``"dir"``.
-        base_dir: The folder inside of which names count. Default: the one that is read.
-        field_names: The columns; of the style ``"dir"``, one for each folder. Default: those that the names say.
-        field_types: What their values become: ``int``, ``float``, ``str`` or ``bool``, by name. Default: texts.
+        base_dir: The folder below which names count. Default: the folder that is read.
+        field_names: The columns; for the style ``"dir"``, one for each folder. Default: the columns in the names.
+        field_types: The types of the values, by column: ``int``, ``float``, ``str`` or ``bool``. Default: texts.
         filesystem: For programs written for Ray: has no effect.
 
     Raises:
-        ValueError: There is no such style, or it is ``"dir"`` and no columns are named.
+        ValueError: The style is unknown, a type is not supported, or the style is ``"dir"`` without `field_names`.
 
     Example:
         >>> from hocket.data.datasource import Partitioning
@@ -71,10 +71,10 @@ class Partitioning:
             raise ValueError(f"field_types may be int, float, str or bool, but received {strange[0]!r}.")
 
     def read(self, path: str, root: str) -> dict[str, Any]:
-        """Return the columns that the path of a file in a folder says.
+        """Return the columns in the path of a file, below a root folder.
 
         Raises:
-            ValueError: It has other folders than it should, or a value of another type.
+            ValueError: The path has the wrong folders, or a value does not have its column's type.
         """
         base = next((base for base in self._list_bases(path, root) if path.startswith(base)), None)
         if base is None:
@@ -84,8 +84,8 @@ class Partitioning:
         return {name: self._convert(name, value, path) for name, value in found.items()}
 
     def _list_bases(self, path: str, root: str) -> list[str]:
-        """Return which folders may be meant, with a slash behind them: on this machine, a path that begins at its root
-        or where the program is."""
+        """Return the candidates for the base folder, each with a slash at its end. On this machine there are two: the
+        path from the root, and the path from the working directory."""
         given = places.strip_address(
             self.base_dir or (_leave_pairs(root) if self.style == PartitionStyle.HIVE else root)
         )
@@ -125,11 +125,11 @@ class Partitioning:
 @final
 @dataclass(frozen=True)
 class PathPartitionFilter:
-    """Which files are read, by what the names of their folders say. Made by `of`.
+    """A choice of files by the values in the names of their folders. Made by `of`.
 
     Args:
         partitioning: How names become values.
-        filter_fn: Takes the values by name, which are texts unless `field_types` says otherwise.
+        filter_fn: Takes the values by name (texts, without `field_types`), and returns whether to read the file.
     """
 
     partitioning: Partitioning
@@ -155,11 +155,11 @@ class PathPartitionFilter:
 
 
 DEFAULT: Final = Partitioning(PartitionStyle.HIVE)
-"""What readers of tables do if nothing is said."""
+"""The partitioning that readers of tables use by default."""
 
 
 def _leave_pairs(root: str) -> str:
-    """Return the folder that was named without the last names that say something: of ``a=1/b=2`` both count."""
+    """Return a folder's path without the ``name=value`` parts at its end: these become columns, too."""
     parts = root.rstrip("/").split("/")
     while parts and "=" in parts[-1]:
         parts.pop()
@@ -167,7 +167,7 @@ def _leave_pairs(root: str) -> str:
 
 
 def list_values(found: Sequence[filesystems.File], partitioning: Partitioning | None) -> list[dict[str, object]]:
-    """Return the columns that the names of folders say, of each file."""
+    """Return the columns in the names of each file's folders. All files have the same columns."""
     if partitioning is None:
         return [{} for _ in found]
     read = [partitioning.read(file.path, file.root) for file in found]

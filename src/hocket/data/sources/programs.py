@@ -1,4 +1,4 @@
-"""Blocks of rows that other programs and libraries hold."""
+"""Blocks of rows from other programs and libraries."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any, Final, final
 from hocket.data import blocks
 
 ROWS_AT_ONCE: Final = 4096
-"""How many rows of a generator or a query make a block at most. A guess."""
+"""How many rows of a generator or a query a block has at most. A guess."""
 
 
 @final
 @dataclass(frozen=True)
 class GeneratorRead:
-    """Rows or batches that a function yields.
+    """Rows or batches from a user's generator.
 
     Args:
-        function: Returns something to loop over.
-        name: For messages.
-        gives_rows: Whether it yields rows alone: a dict of arrays is one, too, and no batch.
+        function: Returns an iterable of rows or batches.
+        name: The name of the function, for messages.
+        gives_rows: Whether all items are rows: then a dict of arrays is a row, too, and not a batch.
     """
 
     function: Callable[[], Iterable[object]]
@@ -32,7 +32,7 @@ class GeneratorRead:
     num_bytes: None = None
 
     def iter_blocks(self) -> Iterator[blocks.Block]:
-        """Give the rows, in blocks."""
+        """Yield the rows, in blocks."""
         what = f"What {self.name} yields"
         items = iter(self.function())
         for first in items:
@@ -47,11 +47,11 @@ class GeneratorRead:
 
 
 def _is_row(item: object) -> bool:
-    """Return whether something is a row: a dict of which a value is no column."""
+    """Return whether an item is a row: a dict with a value that is no column."""
     return isinstance(item, dict) and any(
         isinstance(value, str | bytes | bytearray | Mapping | set | frozenset | None)
         or not hasattr(value, "__len__")
-        or getattr(value, "ndim", 1) == 0  # an array, or a tensor, that is a single value
+        or getattr(value, "ndim", 1) == 0  # an array or a tensor with a single value
         for value in item.values()
     )
 
@@ -63,7 +63,7 @@ class QueryRead:
 
     Args:
         sql: The query.
-        connect: Returns a connection, as Python's interface of databases has it (PEP 249).
+        connect: Returns a connection, as defined by Python's database interface (PEP 249).
     """
 
     sql: str
@@ -74,7 +74,7 @@ class QueryRead:
     num_bytes: None = None
 
     def iter_blocks(self) -> Iterator[blocks.Block]:
-        """Give the rows, in blocks."""
+        """Yield the rows, in blocks."""
         connection = self.connect()
         try:
             cursor = connection.cursor()
@@ -103,12 +103,12 @@ class QueryRead:
 @final
 @dataclass(frozen=True)
 class ItemsRead:
-    """Some items of something that is indexed, such as a dataset of PyTorch's.
+    """A range of items from an indexed object, such as a PyTorch dataset.
 
     Args:
-        source: What is indexed.
-        start: The first.
-        stop: The one after the last.
+        source: The indexed object.
+        start: The first index.
+        stop: The index after the last.
     """
 
     source: Any

@@ -1,4 +1,4 @@
-"""Targets: a database, and the bases of users' own formats of files."""
+"""Targets of rows: a database, and base classes for users' own file formats."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hocket.data.sources import custom, forms, naming, writing
 
 @final
 class Sql(custom.Datasink[None]):
-    """A statement of a database that takes rows.
+    """A database statement that takes rows.
 
     Args:
         sql: The statement.
         connection_factory: Returns a connection.
 
     Raises:
-        TypeError: The factory is no function.
+        TypeError: The factory is not callable, or is itself a connection.
     """
 
     def __init__(self, sql: str, connection_factory: Callable[[], Any]) -> None:
@@ -35,7 +35,7 @@ class Sql(custom.Datasink[None]):
         self._connect = connection_factory
 
     def write(self, blocks: Iterable[Any], ctx: custom.TaskContext) -> None:
-        """Give rows to the statement, in one transaction."""
+        """Execute the statement for each row, in one transaction."""
         connection = self._connect()
         try:
             cursor = connection.cursor()
@@ -48,7 +48,7 @@ class Sql(custom.Datasink[None]):
 
 @final
 class BlockAccessor:
-    """Rows in the forms that a `BlockBasedFileDatasink` may want.
+    """Rows in the forms that a `BlockBasedFileDatasink` may need.
 
     Args:
         block: The rows.
@@ -59,7 +59,7 @@ class BlockAccessor:
 
     @staticmethod
     def for_block(table: object) -> BlockAccessor:
-        """Return the same for an Arrow table, a data frame or a dict of arrays."""
+        """Return an accessor for an Arrow table, a data frame or a dict of arrays."""
         return BlockAccessor(blocks.build_from_batch(table, "for_block()"))
 
     def num_rows(self) -> int:
@@ -67,7 +67,7 @@ class BlockAccessor:
         return self._block.num_rows
 
     def size_bytes(self) -> int:
-        """Return about how much memory they take."""
+        """Return about how many bytes of memory the rows take."""
         return self._block.count_bytes()
 
     def column_names(self) -> list[str]:
@@ -75,11 +75,11 @@ class BlockAccessor:
         return list(self._block.columns)
 
     def to_arrow(self) -> Any:
-        """Return an Arrow table."""
+        """Return the rows as an Arrow table."""
         return self._block.to_batch("pyarrow")
 
     def to_pandas(self) -> Any:
-        """Return a data frame."""
+        """Return the rows as a data frame."""
         return self._block.to_batch("pandas")
 
     def to_numpy(self, columns: str | None = None) -> Any:
@@ -88,7 +88,7 @@ class BlockAccessor:
         return found if columns is None else found[columns]
 
     def iter_rows(self, public_row_format: bool = True) -> Iterator[blocks.Row]:
-        """Give each row as a dict."""
+        """Yield each row as a dict."""
         return self._block.list_rows()
 
 
@@ -97,16 +97,16 @@ _OF_RAY = ("try_create_dir", "open_stream_args", "dataset_uuid", "min_bytes_per_
 
 
 class _FileDatasink(custom.Datasink[list[dict[str, Any]]], abc.ABC):
-    """Base class of the bases of users' own formats of files.
+    """Base class of the two targets for users' own file formats.
 
     Args:
-        path: A folder.
-        filesystem: One of pyarrow's or fsspec's. Default: what the address says.
-        file_format: How names of files end.
-        mode: What is done with a folder that has files; see `Dataset.write_parquet`.
-        filename_provider: What files are called.
-        min_rows_per_file: How many rows a file has at least, but for the last.
-        **of_ray: ``try_create_dir`` and others of Ray's: they have no effect.
+        path: The path of a folder.
+        filesystem: A file system of pyarrow or fsspec. Default: the one in the path's address.
+        file_format: The ending of the files' names.
+        mode: How to treat a folder that has files; see `Dataset.write_parquet`.
+        filename_provider: The names of the files.
+        min_rows_per_file: How many rows a file has at least, except the last.
+        **of_ray: ``try_create_dir`` and other keywords of Ray's: they have no effect.
     """
 
     most_rows: int | None = None
@@ -151,7 +151,7 @@ class _FileDatasink(custom.Datasink[list[dict[str, Any]]], abc.ABC):
         )
 
     def write(self, blocks: Iterable[object], ctx: custom.TaskContext) -> list[dict[str, Any]]:
-        """Write files, and return which."""
+        """Write files, and return the path and the number of rows of each."""
         target = self._target
         if target is None:
             return []
@@ -173,7 +173,7 @@ def _list_rows(target: writing.Target, table: object, number: int) -> list[dict[
 
 
 class RowBasedFileDatasink(_FileDatasink):
-    """A user's own format of files, of which each holds one row."""
+    """A user's own file format, with one row in each file."""
 
     most_rows = 1
 
@@ -187,7 +187,7 @@ class RowBasedFileDatasink(_FileDatasink):
 
 
 class BlockBasedFileDatasink(_FileDatasink):
-    """A user's own format of files, of which each holds the rows of a block."""
+    """A user's own file format, with the rows of a block in each file."""
 
     @abc.abstractmethod
     def write_block_to_file(self, block: BlockAccessor, file: Any) -> None:

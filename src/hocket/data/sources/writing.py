@@ -1,9 +1,8 @@
-"""Blocks into files: each block becomes one, whole or not at all.
+"""Blocks written to files: each block becomes a file, whole or not at all.
 
-A file is written under another name and then renamed, on this machine; a store such as S3 shows an object only when it
-is whole. What a task wrote that is done again is written over. When all files are there, ``_MANIFEST`` says which
-they are and how many rows they have. Until then the folder has a mark (`filesystems.MARK`), of which readers warn; a
-write that fails takes it away with all that it has written.
+On this machine a file is written under another name and then renamed; a store such as S3 shows only whole objects. A
+repeated task overwrites its first attempt's files. When all files exist, ``_MANIFEST`` lists them with their numbers of
+rows. Until then a mark (`filesystems.MARK`) makes readers warn. A failed write removes its mark and files.
 """
 
 from __future__ import annotations
@@ -50,18 +49,18 @@ class SaveMode(enum.StrEnum):
 
 
 class FolderExistsError(FileExistsError, ValueError):
-    """A folder is there that was to be new; a ValueError, too, as in Ray."""
+    """The folder for a new data set exists already. Also a ValueError, as in Ray."""
 
 
 MODES: Final = tuple(mode.value for mode in SaveMode)
 
 
 class Form(Protocol):
-    """The format of a written file."""
+    """A format of written files."""
 
     @property
     def ending(self) -> str:
-        """How its name ends."""
+        """The ending of the file's name."""
 
     def write(self, stream: Any, block: blocks.Block) -> None:
         """Write a block to an open file."""
@@ -70,8 +69,8 @@ class Form(Protocol):
 @final
 @dataclass(frozen=True)
 class Parquet:
-    """Parquet, written with the keywords of ``pyarrow.parquet.write_table`` that `options` returns, in columns of the
-    types of `schema`; None: as they are."""
+    """Parquet, written with the keywords that `options` returns for ``pyarrow.parquet.write_table``. The columns have
+    the types in `schema`; None: their own types."""
 
     options: Callable[[], Mapping[str, Any]]
     schema: Any = None
@@ -86,7 +85,7 @@ class Parquet:
 
 
 def _cast_table(table: Any, schema: Any) -> object:
-    """Return a table with its columns in the types that a schema has for them; one that it lacks has no values."""
+    """Return a table with the columns and types of a schema. A column that only the schema has gets missing values."""
     pa = arrow.load("write_parquet()")
     lacking = [name for name in table.column_names if name not in schema.names]
     if lacking:
@@ -102,7 +101,7 @@ def _cast_table(table: Any, schema: Any) -> object:
 
 
 def write_table(write: Callable[[Any, Any], object], table: Any, stream: object) -> None:
-    """Write a table by a function of Arrow's. A column whose type the form has not is named."""
+    """Write a table with a function of Arrow's. If it cannot write a column's type, name the column in the error."""
     pa = arrow.load("A writer")
     kinds = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
     try:
@@ -122,7 +121,7 @@ def write_table(write: Callable[[Any, Any], object], table: Any, stream: object)
 @final
 @dataclass(frozen=True)
 class Csv:
-    """CSV, written with the keywords of ``pyarrow.csv.write_csv`` that `options` returns."""
+    """CSV, written with the keywords that `options` returns for ``pyarrow.csv.write_csv``."""
 
     options: Callable[[], Mapping[str, Any]]
     ending: str = ".csv"
@@ -133,14 +132,14 @@ class Csv:
         if len(block.columns) != 1 or not table.column(0).null_count:
             write_table(write, table, stream)
             return
-        whole = io.BytesIO()  # a missing value that stands alone is an empty line, which readers pass over
+        whole = io.BytesIO()  # one missing value alone makes an empty line, which readers skip
         values = arrow.decode_dictionary(arrow.flatten(table.column(0)))
         if arrow.is_text(values.type) or arrow.is_bytes(values.type):
             write_table(write, table.set_column(0, table.column_names[0], values.fill_null("")), whole)
             stream.write(whole.getbuffer())
         else:
             write_table(write, table, whole)
-            stream.write(_EMPTY_LINE.sub(b'""\n', whole.getvalue()))  # nothing but texts has ends of lines inside
+            stream.write(_EMPTY_LINE.sub(b'""\n', whole.getvalue()))  # only texts contain ends of lines
 
 
 _EMPTY_LINE: Final = re.compile(rb"^\n", re.MULTILINE)
@@ -169,10 +168,10 @@ def _simplify(value: object) -> object:
 @final
 @dataclass(frozen=True)
 class Numpy:
-    """One column as an array.
+    """One column, written as an array.
 
     Args:
-        column: Which.
+        column: The name of the column.
     """
 
     column: str
@@ -188,7 +187,7 @@ class Numpy:
 @final
 @dataclass(frozen=True)
 class TfRecord:
-    """TensorFlow's records of ``Example`` messages."""
+    """TensorFlow's records, with an ``Example`` message in each."""
 
     ending: str = ".tfrecords"
 
@@ -215,7 +214,7 @@ def _build_feature(tensorflow: Any, name: str, value: object) -> object:
         return train.Feature()
     if all(isinstance(one, bytes) for one in values):
         return train.Feature(bytes_list=train.BytesList(value=values))
-    if all(isinstance(one, int) for one in values):  # True and False are 1 and 0, as in TensorFlow's own
+    if all(isinstance(one, int) for one in values):  # True and False become 1 and 0, as in TensorFlow's own
         return train.Feature(int64_list=train.Int64List(value=[int(one) for one in values]))
     if all(isinstance(one, int | float) for one in values):
         return train.Feature(float_list=train.FloatList(value=values))
@@ -225,18 +224,18 @@ def _build_feature(tensorflow: Any, name: str, value: object) -> object:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Where blocks are written, and how.
+    """A folder for blocks, and how to write them.
 
     Args:
-        caller: For messages.
+        caller: The name of the writer, for messages.
         place: The folder.
-        form: What a file is.
-        run: Part of the files' names: another one each time that something is written.
-        partition_cols: Columns whose values are folders' names instead.
+        form: The format of the files.
+        run: A part of the files' names that is different for each write.
+        partition_cols: Columns to write as folders' names instead.
         most_rows: How many rows a file has at most.
-        names: Gives files their names, in the place of `run`.
-        names_columns: Whether folders' names have those of `partition_cols`, too.
-        needs_run: Whether the names that `names` gives must have `run` in them.
+        names: The provider of the files' names, in place of `run`.
+        names_columns: Whether folders' names include the names of `partition_cols`.
+        needs_run: Whether the names from `names` must contain `run`.
     """
 
     caller: str
@@ -250,8 +249,8 @@ class Target:
     needs_run: bool = False
 
     def write(self, block: blocks.Block, number: int) -> blocks.Block:
-        """Write a block, and return what was written: a row for each file. Runs in a task. Of a block without rows
-        there is a row that has it, with an empty path: if there is no other, it is written."""
+        """Write a block, and return a row for each file. Runs in a task. A block without rows is not written: its row
+        has an empty path and holds the block, and `list_files` writes it if there are no other files."""
         if not block.num_rows:
             return _describe([("", 0)], block) if block.columns else blocks.Block({}, 0)
         most = self.most_rows or block.num_rows
@@ -271,7 +270,7 @@ class Target:
                     "later write would write over. Have it contain write_uuid, or write mode='overwrite'."
                 )
             return name
-        # Readers take files by name, so all numbers have as many digits: those of reads begin 1 << 20 apart.
+        # Readers sort files by name, so all numbers have equally many digits. The numbers of reads are 1 << 20 apart.
         place = f"{number:012}" if self.most_rows is None else f"{number:012}_{at:06}"
         return f"{self.run}_{place}{self.form.ending}"
 
@@ -292,7 +291,7 @@ class Target:
             yield folder, block.select(rest).pick(np.array(found))
 
     def _name_folder(self, column: str, value: object) -> str:
-        """Return the name of the folder of rows that have a value, with a slash behind it."""
+        """Return the name of the folder for rows with a value, with a slash at its end."""
         is_gone = value is None or (isinstance(value, float) and math.isnan(value))
         if self.names_columns:
             return f"{partitions.quote(column)}={filesystems.GONE if is_gone else partitions.quote(str(value))}/"
@@ -304,8 +303,8 @@ class Target:
         return f"{filesystems.GONE if is_gone else partitions.quote(str(value), is_alone=True)}/"
 
     def write_file(self, name: str, block: blocks.Block) -> tuple[str, int]:
-        """Write a block into a file of this name, and return the name and how many rows it has. Where `names` chose it,
-        an older file may have the name: `finish` gives it to this one."""
+        """Write a block into a file, and return the file's name and its number of rows. A name chosen by `names` may
+        belong to an older file, so the file has another name until `finish` renames it."""
         staged = name if self.names is None else _stage(name, self.run)
         filesystem, path = self.place.filesystem, f"{self.place.path}/{staged}"
         if "/" in name:
@@ -313,7 +312,7 @@ class Target:
         renames = places.is_local(filesystem)
         temporary = f"{path}.{secrets.token_hex(4)}.tmp" if renames else path
         try:
-            whole = io.BytesIO()  # a store has what was written when the stream is closed, also by an error
+            whole = io.BytesIO()  # closing a store's stream commits it, even after an error
             if not renames:
                 self.form.write(whole, block)
             with filesystem.open_output_stream(temporary, compression=None) as stream:
@@ -343,8 +342,8 @@ def _describe(found: Sequence[tuple[str, int]], empty: blocks.Block | None = Non
 
 
 def list_files(target: Target, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]:
-    """Return which files were written, of the rows of `Target.write`. If there is none, a block without rows is
-    written, so that its columns are not lost."""
+    """List the written files from the rows of `Target.write`. If there is none, write an empty block with the
+    columns."""
     found = [(row["path"], row["rows"]) for row in rows if row["path"]]
     if not found and rows and target.most_rows != 1:
         found = [target.write_file(f"{target.run}_{0:012}{target.form.ending}", rows[0]["empty"])]
@@ -352,7 +351,7 @@ def list_files(target: Target, rows: Sequence[Mapping[str, Any]]) -> list[dict[s
 
 
 def explain(error: Exception, caller: str, path: str) -> Exception:
-    """Return an error that says which file could not be written."""
+    """Return an error that names the file that could not be written."""
     if isinstance(error, OSError):
         kind = PermissionError if "ACCESS_DENIED" in str(error) else type(error)
         found = kind(
@@ -370,23 +369,23 @@ class Folder:
     """A folder to write into.
 
     Args:
-        place: Where it is.
-        old: The files in it that are replaced when the new ones are there.
-        kept: What its manifest says of files that stay.
+        place: Its path and file system.
+        old: Its files that `finish` removes.
+        kept: The manifest's entries for files that stay.
     """
 
     place: places.Place
     old: tuple[str, ...]
     kept: tuple[Mapping[str, object], ...]
     before: bytes | None = None
-    """Its manifest, as it was."""
+    """The bytes of its manifest before the write."""
     mark: str = ""
     """The name of this write's mark; empty if it has none."""
 
 
 def open_folder(caller: str, path: object, filesystem: object, mode: str, ending: str) -> Folder | None:
-    """Return a folder to write into, which is made; None if it is there already and `mode` says to leave it. Its
-    manifest is taken away, and it gets a mark: until the new files are there, it is not finished."""
+    """Create and return a folder to write into; None if it exists and `mode` says to leave it. The folder loses its
+    manifest and gets a mark, because it is unfinished until all new files exist."""
     if mode not in MODES:
         raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, but received {mode!r}.")
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
@@ -406,7 +405,7 @@ def open_folder(caller: str, path: object, filesystem: object, mode: str, ending
                 f"{'overwrite' if is_unfinished else 'append'}'."
             )
         before, manifest = None, f"{place.path}/{MANIFEST}"
-        mark = f"{filesystems.MARK}-{secrets.token_hex(6)}"  # of this write alone: a killed one's stays
+        mark = f"{filesystems.MARK}-{secrets.token_hex(6)}"  # unique: the mark of a killed write stays
         found = next((one for one in inside if one.path == manifest), None)
         if found is not None and not found.is_file:
             raise FileExistsError(f"{caller}: {MANIFEST} of {place.shown!r} is no file. Choose another folder.")
@@ -429,7 +428,7 @@ def open_folder(caller: str, path: object, filesystem: object, mode: str, ending
 
 
 def parse_manifest(blob: bytes, caller: str, shown: str) -> list[dict[str, Any]]:
-    """Return what a folder's manifest says of its files."""
+    """Return a manifest's entries for the files of its folder."""
     try:
         found = json.loads(blob)["files"]
         paths = [(one["path"], one["rows"]) for one in found if isinstance(one, dict)]
@@ -446,10 +445,10 @@ def parse_manifest(blob: bytes, caller: str, shown: str) -> list[dict[str, Any]]
 
 
 def undo(folder: Folder, run: str) -> None:
-    """Remove what a run of this name has written in a folder, because it failed, and give it its manifest again. Where
-    that fails too, or the process is killed, the folder has its mark."""
+    """Remove a failed run's files, and restore the manifest. If that fails, or the process is killed, the mark
+    stays."""
     place = folder.place
-    with contextlib.suppress(Exception):  # the first error is the one
+    with contextlib.suppress(Exception):  # the caller raises the first error
         for one in store_files.list_entries(place):
             if _is_of(run, one):
                 place.filesystem.delete_file(one.path)
@@ -459,12 +458,12 @@ def undo(folder: Folder, run: str) -> None:
 
 
 def _is_of(run: str, found: Any) -> bool:
-    """Tell whether a run of this name has written what was found in a folder."""
+    """Return whether a file in a folder was written by the run of this name."""
     return bool(found.is_file and posixpath.basename(found.path).startswith(f"{run}_"))
 
 
 def _stage(name: str, run: str) -> str:
-    """Return the name that a file has until all files of its run are there."""
+    """Return the temporary name of a file, which it has until its run is complete."""
     above, slash, own = name.rpartition("/")
     return f"{above}{slash}{run}_{own}"
 
@@ -472,18 +471,17 @@ def _stage(name: str, run: str) -> str:
 def finish(
     caller: str, folder: Folder, run: str, written: Sequence[Mapping[str, Any]], *, is_staged: bool = False
 ) -> None:
-    """Remove the files that are replaced, and those that tasks have left which were done again, and say that all files
-    are there.
+    """Commit a run: remove replaced files and leftovers of repeated tasks, write the manifest, and remove the mark.
 
     Args:
-        caller: For messages.
-        folder: Where they are.
-        run: The part of their names.
-        written: Their paths in the folder, and how many rows they have.
-        is_staged: Whether they were written under other names, as `Target.write_file` does with chosen ones.
+        caller: The name of the writer, for messages.
+        folder: The folder with the files.
+        run: The run's part of their names.
+        written: Their paths in the folder, and their numbers of rows.
+        is_staged: Whether they have temporary names, which `Target.write_file` gives to files with chosen names.
 
     Raises:
-        ValueError: Two files were given one name. The folder is as it was before.
+        ValueError: Two files have the same name. The folder is restored.
     """
     counts = collections.Counter(one["path"] for one in written)
     double = next((path for path, count in counts.items() if count > 1), None)
@@ -503,6 +501,7 @@ def finish(
             if path not in new:
                 folder.place.filesystem.delete_file(path)
         start = f"{folder.place.path.rstrip('/')}/"
+        # A repeated task may have cut its rows into other files than its first attempt: these belong to no entry.
         for one in store_files.list_entries(folder.place):
             if _is_of(run, one) and one.path.startswith(start) and one.path.removeprefix(start) not in counts:
                 folder.place.filesystem.delete_file(one.path)

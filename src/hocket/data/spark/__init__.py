@@ -1,10 +1,10 @@
 """Rows between Spark and datasets, by way of Parquet files.
 
-Spark's executors write files, tasks of ours read them, and the other way round: no row goes through a driver. What is
-counted on one side is compared with what the other side finds.
+Spark's executors write files and tasks of this package read them, or the other way round: no row goes through a driver.
+The number of rows written on one side is compared with the number found on the other.
 
-- `access`: Spark itself, which enters here, and the folder that both sides see.
-- `kinds`: which of Spark's types a file keeps.
-- `manifest`: what is noted of the files that Spark has written, and how they are read, compared with that.
+- `access`: access to Spark, and the folder that both sides see.
+- `kinds`: the Spark types that a file keeps.
+- `manifest`: a record of the files that Spark has written, and their reading, checked against it.
 - `receiving`: has Spark write a data frame. `sending`: writes files for Spark.
 """

@@ -1,4 +1,4 @@
-"""Spark, which enters here, and the folder that it and this process both see."""
+"""Access to Spark, and the folder that Spark and this process both see."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Frame: TypeAlias = Any
 """A `pyspark.sql.DataFrame`."""
 
 _ONE_AT_A_TIME: Final = threading.Lock()
-"""Settings belong to a session, which several threads may use."""
+"""A lock for changes of settings: these belong to a session, and several threads may use one."""
 
 
 def load(caller: str, module: str = "pyspark.sql") -> Any:
-    """Return one of Spark's modules.
+    """Return a module of PySpark.
 
     Raises:
         MissingExtraError: It is not installed.
@@ -36,7 +36,7 @@ def load(caller: str, module: str = "pyspark.sql") -> Any:
 
 
 def check_frame(caller: str, frame: object) -> Frame:
-    """Return a data frame of Spark's."""
+    """Return a Spark data frame, or raise if the argument is none."""
     if not isinstance(frame, load(caller).DataFrame):
         raise TypeError(
             f"{caller} takes a DataFrame of Spark's, but received {texts.name_kind(frame)}: {frame!r:.80}. Make one "
@@ -46,7 +46,7 @@ def check_frame(caller: str, frame: object) -> Frame:
 
 
 def check_session(caller: str, session: object) -> Session:
-    """Return a session of Spark's."""
+    """Return a Spark session, or raise if the argument is none."""
     load(caller)
     if isinstance(session, type) or not (hasattr(session, "createDataFrame") and hasattr(session, "read")):
         raise TypeError(
@@ -57,7 +57,7 @@ def check_session(caller: str, session: object) -> Session:
 
 
 def is_connected(session: Session) -> bool:
-    """Return whether Spark runs in another process, and only its Connect protocol comes here."""
+    """Return whether Spark runs in another process, which this one reaches by Spark Connect."""
     return type(session).__module__.startswith("pyspark.sql.connect")
 
 
@@ -69,16 +69,16 @@ def is_local(session: Session) -> bool:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Folder:
-    """A folder for files, as both sides name it."""
+    """A folder for files, with its names on both sides."""
 
     place: places.Place
-    """For Arrow."""
+    """The folder for Arrow."""
     address: str
-    """For Spark."""
+    """The folder for Spark."""
 
 
 def find_folder(caller: str, path: str | os.PathLike[str]) -> Folder:
-    """Return a folder that the user names."""
+    """Return the folder at a user's path."""
     given: object = path
     if not isinstance(given, str | os.PathLike) or not os.fspath(given):
         raise TypeError(
@@ -102,8 +102,8 @@ def check_empty(caller: str, place: places.Place) -> None:
 
 @contextlib.contextmanager
 def open_folder(caller: str, session: Session, path: str | os.PathLike[str] | None) -> Iterator[Folder]:
-    """Give a folder to write into, the user's or one among the temporary files. The latter stays until this process
-    ends, since both sides read later; it is removed at once if the block fails."""
+    """Yield a folder to write into: the user's, or a temporary one. A temporary folder stays until this process ends,
+    since both sides read it later; it is removed at once if the block fails."""
     if path is not None:
         yield find_folder(caller, path)
         return
@@ -122,7 +122,7 @@ def open_folder(caller: str, session: Session, path: str | os.PathLike[str] | No
 
 @contextlib.contextmanager
 def changed(session: Session, settings: Mapping[str, str]) -> Iterator[None]:
-    """Have a session's settings be these for the duration of a block."""
+    """Change a session's settings for the duration of a block."""
     with _ONE_AT_A_TIME:
         before = {name: session.conf.get(name, None) for name in settings}
         try:

@@ -1,4 +1,4 @@
-"""Which types a Parquet file keeps, on the way from Spark and to it. What would change is refused by name."""
+"""The types that a Parquet file keeps on the way from and to Spark. An error names any column that would change."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _LOST: Final = {
     "NullType": "give it a type: CAST({name} AS STRING)",
     "TimeType": "make a text of it: CAST({name} AS STRING)",
 }
-"""Spark's types that a file has in another form or not at all, and what to do about them."""
+"""Spark's types that a file changes or lacks, and a remedy for each."""
 
 
 def check_frame(caller: str, schema: Any) -> None:
-    """Raise if rows of a data frame would not arrive as they are.
+    """Raise if values of a data frame would change on their way.
 
     Args:
-        caller: For the message.
-        schema: Spark's, a ``StructType``.
+        caller: The name of the caller, for the message.
+        schema: Spark's schema, a ``StructType``.
     """
     for field in schema.fields:
         found = _find_lost(field.dataType)
@@ -42,7 +42,7 @@ def _find_lost(kind: Any) -> tuple[str, str] | None:
     name = type(kind).__name__
     if name in _LOST:
         return kind.simpleString(), _LOST[name]
-    if hasattr(kind, "sqlType"):  # what a user, or Spark's library for learning, has made
+    if hasattr(kind, "sqlType"):  # a type of a user's, or of Spark's machine-learning library
         return name, "use pyspark.ml.functions.vector_to_array({name}) for a vector, or leave it out"
     inner = [getattr(kind, part) for part in ("elementType", "keyType", "valueType") if hasattr(kind, part)]
     inner += [field.dataType for field in getattr(kind, "fields", ())]
@@ -50,11 +50,11 @@ def _find_lost(kind: Any) -> tuple[str, str] | None:
 
 
 def choose_for_spark(pa: Any, kind: Any, name: str) -> object:
-    """Return which type of Arrow's is written for Spark, of one that a column has.
+    """Return the Arrow type to write for Spark, in place of a column's type.
 
     Args:
         pa: pyarrow.
-        kind: The column's.
+        kind: The column's type.
         name: The column, for the message.
     """
     types = pa.types
@@ -83,8 +83,7 @@ def choose_for_spark(pa: Any, kind: Any, name: str) -> object:
 
 
 def strip(column: Any) -> Any:
-    """Return the values of an array of a type that Arrow was taught, such as one of tensors,
-    which are lists of lists then."""
+    """Return the storage of an array with an Arrow extension type. Tensors become lists of lists."""
     pa = arrow.load("Spark")
     if not isinstance(column.type, pa.BaseExtensionType):
         return column
@@ -94,7 +93,7 @@ def strip(column: Any) -> Any:
 
 
 def _nest(tensors: Any) -> Any:
-    """Return arrays of several axes as lists of lists."""
+    """Return an array of tensors as lists of lists."""
     pa = arrow.load("Spark")
     if tensors.type.permutation not in (None, list(range(len(tensors.type.shape)))):
         tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(tensors.to_numpy_ndarray()))

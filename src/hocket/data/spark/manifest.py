@@ -1,8 +1,8 @@
-"""Notes on the files that Spark has written, and a reader that compares the files with the notes.
+"""A record of the files that Spark has written, and a reader that checks the files against it.
 
-The notes are in the folder's ``_MANIFEST``, as for files of our own, and say more: each file's rows, bytes and digest.
-Only files that are named there are read. One that is gone, or of another length, is named before the first row is
-read; one of another content when its turn comes.
+The record is the folder's ``_MANIFEST``, as for files of this package, with the rows, bytes and digest of each file.
+Only files in the record are read. A missing file, or one with another length, is an error before the first row is read;
+other content is an error when its file is read.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from hocket.data.sources import files, filesystems, parquet, writing
 from hocket.stores import calls, places
 
 CHUNK_BYTES: Final = 4 << 20
-"""How much is digested at a time. A guess: enough for a store to be asked rarely."""
+"""How many bytes to digest at a time. A guess: large enough for few requests to a store."""
 
 AT_ONCE: Final = 8
-"""How many files are digested at once: a store answers slowly, and several at a time. A guess."""
+"""How many files to digest at once, since a store answers slowly but several requests at a time. A guess."""
 
 DIGEST_BYTES: Final = 16
 
@@ -29,18 +29,18 @@ DIGEST_BYTES: Final = 16
 @final
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """The notes on a file."""
+    """The record of a file."""
 
     path: str
-    """Within the folder."""
+    """The path within the folder."""
     rows: int
     bytes: int
     blake2b: str
-    """The digest of all that is in it, of 16 bytes."""
+    """The digest of the file's content, of 16 bytes."""
 
 
 def compute_digest(filesystem: filesystems.FileSystem, path: str) -> tuple[int, str]:
-    """Return how many bytes a file has, and their digest."""
+    """Return the number of bytes in a file, and their digest."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     count = 0
     with filesystem.open_input_stream(path, compression=None) as stream:
@@ -51,7 +51,7 @@ def compute_digest(filesystem: filesystems.FileSystem, path: str) -> tuple[int, 
 
 
 def note(caller: str, place: places.Place) -> list[Record]:
-    """Return what there is to note of the files in a folder."""
+    """Return the records of the files in a folder."""
     filesystem, found = filesystems.list_files(caller, place.path, place.filesystem, (".parquet",))
 
     def look(file: filesystems.File) -> Record:
@@ -64,18 +64,18 @@ def note(caller: str, place: places.Place) -> list[Record]:
 
 
 def write(place: places.Place, records: Sequence[Record]) -> None:
-    """Write the notes: with them, the folder is whole."""
+    """Write the records to the manifest, which completes the folder."""
     writing.finish(
         "from_spark()", writing.Folder(place, (), ()), secrets.token_hex(6), [asdict(record) for record in records]
     )
 
 
 def read(caller: str, place: places.Place) -> list[Record]:
-    """Return what is noted of a folder's files.
+    """Return the records of a folder's files.
 
     Raises:
-        FileNotFoundError: Nothing is.
-        ValueError: It cannot be read, or is of files that others than Spark have written.
+        FileNotFoundError: The folder has no manifest.
+        ValueError: The manifest cannot be read, or `from_spark` did not write it.
     """
     path = f"{place.path}/{writing.MANIFEST}"
     try:
@@ -98,14 +98,14 @@ def read(caller: str, place: places.Place) -> list[Record]:
 
 
 def plan_reads(caller: str, place: places.Place, records: Sequence[Record]) -> list[CheckedRead]:
-    """Return what reads the files that are noted, small ones together."""
+    """Return the reads of the files in the records: small files share one."""
     paths = [f"{place.path}/{record.path}" for record in records]
     for record, info in zip(records, place.filesystem.get_file_info(paths), strict=True):
         if info.size is None:
             raise FileNotFoundError(_describe_gone(caller, info.path, record))
         if info.size != record.bytes:
             raise ValueError(_describe_change(caller, info.path, record, f"{info.size} bytes"))
-    filled = [record for record in records if record.rows] or list(records[:1])  # the first one for its columns
+    filled = [record for record in records if record.rows] or list(records[:1])  # the first for its columns
     most = settings.DataContext.get_current().get_block_bytes()
     return [
         CheckedRead(caller=caller, place=place, records=tuple(filled[at] for at in group))
@@ -130,12 +130,12 @@ def _describe_change(caller: str, path: str, record: Record, found: str) -> str:
 @final
 @dataclass(frozen=True, kw_only=True)
 class CheckedRead:
-    """Files of which is noted what is in them, one behind the other.
+    """A read of files in sequence, each checked against its record.
 
     Args:
-        caller: For messages.
+        caller: The name of the caller, for messages.
         place: The folder.
-        records: What is noted.
+        records: The records of the files.
     """
 
     caller: str
@@ -152,14 +152,14 @@ class CheckedRead:
 
     @property
     def files(self) -> tuple[filesystems.File, ...]:
-        """Which files they are."""
+        """The files to read."""
         return tuple(
             filesystems.File(f"{self.place.path}/{record.path}", record.bytes, self.place.path)
             for record in self.records
         )
 
     def iter_blocks(self) -> Iterator[blocks.Block]:
-        """Give the rows, in blocks."""
+        """Yield the rows, in blocks."""
         for record, file in zip(self.records, self.files, strict=True):
             yield from self._read(record, file)
 

@@ -1,10 +1,9 @@
-"""A data frame of Spark's becomes files: its executors write them, and only what they have committed counts.
+"""Files from a Spark data frame: Spark's executors write them, and only committed files count.
 
-An executor writes below ``_temporary``, and Spark moves a file to its name when the task that wrote it is committed:
-of one that was done twice, or failed behind its last row, one file stays. (That is version 1 of Hadoop's committer,
-which we ask for; version 2 moves files while a task may still fail.) ``_SUCCESS`` says that the whole job is
-committed. As Spark also counts the rows that it gives to its committed tasks, the files have to have as many: they do
-not if an executor has written to a disk of its own.
+An executor writes below ``_temporary``. Spark moves a file to its final name when it commits the task that wrote it, so
+of a task that ran twice, or failed after its last row, one file stays. (This is version 1 of Hadoop's committer, which
+this module sets; version 2 moves files while a task may still fail.) ``_SUCCESS`` marks the whole job as committed.
+Spark also counts the rows of committed tasks, to compare with the files: an executor may have written to its own disk.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from hocket.stores import places
 CALLER: Final = "from_spark()"
 
 _SETTINGS: Final = {
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # its default has no time zone, and counts in days
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",  # or days before 1582 were of another calendar
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the default has no time zone, and counts in days
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",  # else days before 1582 follow another calendar
     "spark.sql.parquet.writeLegacyFormat": "false",
 }
 
@@ -32,11 +31,11 @@ _DONE: Final = "_SUCCESS"
 
 
 def receive(frame: object, path: str | os.PathLike[str] | None) -> list[Any]:
-    """Have Spark write a data frame; return what reads the files.
+    """Have Spark write a data frame, and return the reads of the files.
 
     Args:
-        frame: Which.
-        path: The folder, which is empty or not there; None for one among the temporary files.
+        frame: The data frame.
+        path: An empty or missing folder; None for a temporary one.
     """
     found = access.check_frame(CALLER, frame)
     _check_shape(found)
@@ -62,13 +61,13 @@ def _check_shape(frame: access.Frame) -> None:
 
 
 def open_written(caller: str, path: str | os.PathLike[str]) -> list[Any]:
-    """Return what reads the files that Spark has written for `receive` before."""
+    """Return the reads of files that Spark wrote for an earlier `receive`."""
     place = access.find_folder(caller, path).place
     return manifest.plan_reads(caller, place, manifest.read(caller, place))
 
 
 def _write(frame: access.Frame, address: str) -> int:
-    """Have Spark write; return how many rows its committed tasks were given."""
+    """Have Spark write a data frame, and return how many rows its committed tasks received."""
     functions, sql = access.load(CALLER, "pyspark.sql.functions"), access.load(CALLER)
     counted = sql.Observation()
     watched = frame.observe(counted, functions.count(functions.lit(1)).alias("rows"))

@@ -1,4 +1,4 @@
-"""Rows become files that Spark reads: each block one, and then all of the same columns and types."""
+"""Files for Spark: a file for each block, and in the end all with the same columns and types."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from hocket.stores import places
 CALLER: Final = "to_spark()"
 
 _PATTERN: Final = re.compile(r"[][{}*?\\]")
-"""Letters that Spark takes for a pattern where it reads."""
+"""Characters that Spark reads as a pattern in paths."""
 
 
 @final
 @dataclass(frozen=True)
 class SparkParquet:
-    """Parquet as Spark reads it: times count microseconds, and none may be finer."""
+    """Parquet as Spark reads it: times have microseconds, and finer times are an error."""
 
     ending: str = ".parquet"
 
@@ -33,7 +33,7 @@ class SparkParquet:
 
 
 def fit_table(table: Any) -> object:
-    """Return a table whose types Spark has."""
+    """Return a table with types that Spark has."""
     pa = arrow.load(CALLER)
     for at, name in enumerate(table.column_names):
         if hasattr(table.column(at).type, "kind"):
@@ -48,7 +48,7 @@ def fit_table(table: Any) -> object:
 
 
 def _cast(table: Any, schema: Any) -> object:
-    """Return a table with these columns in the order of these; those that it lacks have no values."""
+    """Return a table with the columns and types of a schema. Columns that only the schema has get missing values."""
     pa = arrow.load(CALLER)
     columns = [
         kinds.strip(table.column(field.name)).cast(field.type)
@@ -60,7 +60,7 @@ def _cast(table: Any, schema: Any) -> object:
 
 
 def write_table(table: object, stream: object) -> None:
-    """Write a table."""
+    """Write a table as Parquet, with times in microseconds."""
     pa, parquet = arrow.load(CALLER), arrow.load(CALLER, "pyarrow.parquet")
     try:
         parquet.write_table(table, stream, coerce_timestamps="us", allow_truncated_timestamps=False)
@@ -75,7 +75,7 @@ def write_table(table: object, stream: object) -> None:
 
 @contextmanager
 def open_target(spark: object, path: str | os.PathLike[str] | None) -> Iterator[access.Folder]:
-    """Give the folder to write into; see `access.open_folder`."""
+    """Yield the folder to write into; see `access.open_folder`."""
     session = access.check_session(CALLER, spark)
     with access.open_folder(CALLER, session, path) as folder:
         access.check_empty(CALLER, folder.place)
@@ -83,7 +83,7 @@ def open_target(spark: object, path: str | os.PathLike[str] | None) -> Iterator[
 
 
 def build_frame(spark: access.Session, folder: access.Folder) -> access.Frame:
-    """Return a data frame of the files that were written."""
+    """Return a Spark data frame of the written files."""
     place = folder.place
     with place.filesystem.open_input_stream(f"{place.path}/{writing.MANIFEST}", compression=None) as stream:
         names = [one["path"] for one in writing.parse_manifest(stream.read(), CALLER, place.shown)]
@@ -93,8 +93,8 @@ def build_frame(spark: access.Session, folder: access.Folder) -> access.Frame:
 
 
 def _unify(place: places.Place, names: Sequence[str]) -> bool:
-    """Have all files have the same columns: a block in which all values of one are missing knows no type for it.
-    Return whether there are any.
+    """Give all files the same columns, and return whether there are any. A block in which all values of a column are
+    missing has no type for the column.
     """
     pa, parquet = arrow.load(CALLER), arrow.load(CALLER, "pyarrow.parquet")
     found = {
@@ -118,7 +118,7 @@ def _unify(place: places.Place, names: Sequence[str]) -> bool:
 
 
 def _fill(pa: Any, kind: Any) -> object:
-    """Return a type in which nothing is without one: that of texts."""
+    """Return the type of texts in place of the type of missing values, and any other type unchanged."""
     return pa.string() if pa.types.is_null(kind) else kind
 
 

@@ -1,1 +1,1 @@
-"""Blocks as tensors: each framework enters through a module here, at its first use."""
+"""Blocks as tensors: each module here imports one framework, at its first use."""

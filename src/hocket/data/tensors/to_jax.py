@@ -1,4 +1,4 @@
-"""Batches as JAX has them. The first call imports jax."""
+"""Batches as JAX arrays. The first call imports jax."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def load() -> Any:
     """Return jax.
 
     Raises:
-        MissingExtraError: It is not installed.
+        MissingExtraError: jax is not installed.
     """
     remedy = "Run pip install 'hocket[jax]', or use iter_batches()."
     return extras.load("jax", "iter_jax_batches()", "JAX", remedy)
@@ -27,13 +27,13 @@ def build_converter(
     paddings: object = None,
     batch_size: int | None = None,
 ) -> Callable[[blocks.Block], Any]:
-    """Return what makes arrays of a block that is the caller's alone. They lie where JAX puts them by default.
+    """Return a function that makes arrays from a block that only the caller holds, on JAX's default device.
 
     Args:
-        dtypes: What the arrays are made.
-        collate_fn: Makes other arrays of the batch first.
-        paddings: With what shorter batches are filled up: a number, or one for each column; None: they are not.
-        batch_size: How long they are then.
+        dtypes: The types of the arrays.
+        collate_fn: Makes other arrays from the batch first.
+        paddings: The number that fills up shorter batches, or a number for each column; None: no padding.
+        batch_size: The length of a padded batch.
     """
     numpy = load().numpy
     if paddings is not None and batch_size is None:

@@ -1,4 +1,4 @@
-"""Batches as a tf.data.Dataset. The first call imports TensorFlow."""
+"""Batches as a ``tf.data.Dataset``. The first call imports TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from hocket import extras
 from hocket.data import blocks, columns
 
 Names: TypeAlias = str | Sequence[str] | Mapping[str, str]
-"""One column, a list of them, or, as Keras models with several inputs take it, columns by the name of the input."""
+"""One column, a list of columns, or columns by the name of the input, as Keras models with several inputs take them."""
 
 
 def load() -> Any:
     """Return tensorflow.
 
     Raises:
-        MissingExtraError: It is not installed.
+        MissingExtraError: tensorflow is not installed.
     """
     remedy = "Run pip install 'hocket[tensorflow]', or use iter_batches()."
     return extras.load("tensorflow", "to_tf()", "TensorFlow", remedy)
 
 
 def build_converter(dtypes: object) -> Callable[[blocks.Block], dict[str, object]]:
-    """Return what makes tensors of a block that is the caller's alone."""
+    """Return a function that makes tensors from a block that only the caller holds."""
     tf = load()
 
     def convert(block: blocks.Block) -> dict[str, object]:
@@ -51,17 +51,17 @@ def build_dataset(
     additional: Names | None,
     specs: Sequence[object],
 ) -> object:
-    """Return a tf.data.Dataset of (features, labels), or (features, labels, additional).
+    """Return a ``tf.data.Dataset`` of (features, labels), or (features, labels, additional).
 
-    Each loop over it is begun anew.
+    Each loop over the dataset begins again.
 
     Args:
-        begin: Begins a loop over blocks that are the caller's alone.
+        begin: Begins a loop over blocks that only the caller holds.
         example: A block, for the types of its columns.
-        features: Which columns the model gets.
-        labels: Which columns the loss gets.
-        additional: Which columns come third, such as weights.
-        specs: The type of each of the three, or None: as the columns are.
+        features: The columns for the model.
+        labels: The columns for the loss.
+        additional: The columns that come third, such as weights.
+        specs: The type of each of the three; None: the columns' own type.
     """
     tf = load()
     parts = [features, labels] + ([] if additional is None else [additional])
@@ -82,10 +82,10 @@ def build_dataset(
     made = tf.data.Dataset.from_generator(generate, output_signature=signature)
     options = tf.data.Options()
     options.deterministic = True
-    options.experimental_optimization.inject_prefetch = False  # what is read ahead would count as done
+    options.experimental_optimization.inject_prefetch = False  # rows read ahead would count as consumed
     options.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.OFF
-    )  # it is a rank's part already
+    )  # each rank reads only its part already
     return made.with_options(options)
 
 
@@ -104,13 +104,13 @@ def _arrange(part: Names, batch: Mapping[str, object]) -> object:
 
 
 def _fit(what: object, value: Any, spec: Any, *, is_given: bool = False) -> object:
-    """Return arrays in the types that were promised.
+    """Return arrays in the types of a spec.
 
     Args:
         what: The column, for the error.
-        value: An array, or a dict of them.
+        value: An array, or a dict of arrays.
         spec: The types.
-        is_given: Whether the user has said them: then the digits behind the point may be cut off.
+        is_given: Whether the spec is the user's: then a cast may cut off fractions.
     """
     if isinstance(value, dict):
         return {name: _fit(name, inner, spec[name], is_given=is_given) for name, inner in value.items()}

@@ -1,4 +1,4 @@
-"""Batches as PyTorch has them. The first call imports torch."""
+"""Batches as PyTorch tensors. The first call imports torch."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def load() -> Any:
     """Return torch.
 
     Raises:
-        MissingExtraError: It is not installed.
+        MissingExtraError: torch is not installed.
     """
     remedy = "Run pip install 'hocket[torch]', or use iter_batches()."
     return extras.load("torch", "iter_torch_batches()", "PyTorch", remedy)
 
 
 def find_device(device: object, *, use_gpu: bool) -> object:
-    """Return a device as torch has it.
+    """Return a torch device.
 
     Args:
-        device: What the user said; "auto" is the rank's.
-        use_gpu: Whether the rank was given a GPU.
+        device: The device that the user named; ``"auto"`` is the rank's.
+        use_gpu: Whether the rank has a GPU.
     """
     torch = load()
     if device != "auto":
@@ -49,7 +49,7 @@ def build_converter(
     *,
     pin_memory: bool,
 ) -> Callable[[blocks.Block], object]:
-    """Return what makes tensors of a block that is the caller's alone."""
+    """Return a function that makes tensors from a block that only the caller holds."""
     torch = load()
     for name, dtype in (dtypes if isinstance(dtypes, Mapping) else {"": dtypes}).items():
         if dtype is not None and not isinstance(dtype, torch.dtype):
@@ -81,7 +81,7 @@ def _build_tensor(name: str, array: npt.NDArray[Any], dtype: object) -> Any:
     torch = load()
     columns.check_numbers(name, array, "a tensor", "collate_fn")
     if not array.flags.writeable:
-        array = array.copy()  # it is Arrow's
+        array = array.copy()  # Arrow owns its memory
     if array.dtype.byteorder not in "=|":
         array = array.astype(array.dtype.newbyteorder("="))
     tensor = torch.from_numpy(array)
@@ -89,7 +89,7 @@ def _build_tensor(name: str, array: npt.NDArray[Any], dtype: object) -> Any:
 
 
 def move(batch: object, device: object) -> Any:
-    """Return what a `collate_fn` has made with every tensor in it on a device."""
+    """Move all tensors in the result of a `collate_fn` to a device, and return the result."""
     torch = load()
     if isinstance(batch, torch.Tensor):
         return batch.to(device)

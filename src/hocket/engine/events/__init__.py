@@ -1,8 +1,8 @@
-"""Events, with their places and times: fixed records in shared memory, which viewers read without asking anybody.
+"""Events: records in shared memory of what each process did and when, which viewers read on their own.
 
-- `layout`: where what stands in the memory, and the kinds of records.
-- `ring`: `EventRing`, in which a process writes its own, and `note`, by which its parts say what they spend time on.
-- `reader`: `EventReader`, which reads those of a session and counts what it came too late for.
+- `layout`: the layout of the memory, and the kinds of records.
+- `ring`: `EventRing`, into which a process writes its events, and `note`, which its parts call for their own.
+- `reader`: `EventReader`, which reads a session's events, and counts those that were overwritten before.
 """
 
 from hocket.engine.events.layout import Kind, State

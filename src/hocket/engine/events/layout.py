@@ -1,14 +1,14 @@
-"""Where what stands in the memory of a session's events.
+"""The layout of the memory for a session's events.
 
-Each process that has something to tell owns a *slot*:
+Each process that records events owns a *slot*:
 
 - a head of `HEAD_BYTES`: the words below;
-- `NAME_BYTES` for names, each with its length before it, in the order in which they were first used. The number of a
-  name is its place in that order, from 1 on; 0 stands for the names that no longer fitted;
-- a ring of `RECORDS` records of `RECORD_BYTES` each. Record *n* stands at *n* modulo `RECORDS`.
+- `NAME_BYTES` for names, each after its length, in the order of their first use. The number of a name is its position
+  in that order, from 1 on; 0 stands for all names that no longer fitted;
+- a ring of `RECORDS` records of `RECORD_BYTES` each. Record *n* is at index *n* modulo `RECORDS`.
 
-Only pages that are used take memory. A slot has one writer. It writes a record, and then counts it in `COUNT`; a reader
-that finds the count raised by more than `RECORDS` since it looked knows how many it has missed.
+Only used pages take memory. A slot has one writer, which writes a record and then counts it in `COUNT`. If the count
+has grown by more than `RECORDS` since a reader's last read, the reader knows how many records it has missed.
 """
 
 from __future__ import annotations
@@ -19,59 +19,60 @@ import struct
 
 HEAD_BYTES = 64
 NAME_BYTES = mmap.PAGESIZE * 4 - HEAD_BYTES
-"""Some 500 names of 30 letters."""
+"""The bytes for names: room for some 500 names of 30 letters."""
 
 RECORD = struct.Struct("<ddQQ")
-"""When it started, by `time.perf_counter`; seconds; the subject, which is the id of a task or an amount; and a word
+"""A record: its start by `time.perf_counter`; its seconds; its subject, which is a task's id or an amount; and a word
 with the name's number (32 bits), the `Kind` (8), the `State` (8) and the attempt (16)."""
 
 RECORD_BYTES = RECORD.size
 RECORDS = 1 << 15
-"""A power of two. A megabyte a process, if it uses them all."""
+"""How many records a ring holds; a power of two. They take a megabyte for each process that uses all."""
 
 RECORDS_AT = HEAD_BYTES + NAME_BYTES
 SLOT_BYTES = RECORDS_AT + RECORDS * RECORD_BYTES
 
 WORKER_SLOTS = 4096
-"""A worker has the slot of its id modulo this, behind the driver's; so many at once are out of reach of one machine."""
+"""How many slots workers have. A worker has the slot of its id modulo this number, after the driver's slot. No machine
+runs so many workers at once."""
 
 FILE_BYTES = (1 + WORKER_SLOTS) * SLOT_BYTES
-"""What all slots would take."""
+"""The bytes of all slots."""
 
 SHORT_SECONDS = 1e-4
-"""A run that is shorter may share a record with those that follow it."""
+"""A run shorter than this may share a record with the runs that follow it."""
 
 MERGED_SECONDS = 1e-3
-"""Runs that begin within so long share one. So the ring holds half a minute at least, whatever runs."""
+"""Short runs that begin within so many seconds share a record. So the ring holds at least half a minute of runs."""
 
 SINGLES = 1000
-"""So many short runs of each name have records of their own before any are merged."""
+"""How many short runs of each name have a record each before further ones are merged."""
 
 MOST_MERGED = 0xFFFF
-"""What fits into the place of the attempt; no processor runs as many in `MERGED_SECONDS`."""
+"""The largest number that fits into the bits of the attempt; no processor runs so many tasks in `MERGED_SECONDS`."""
 
 # Words of the head, 8 bytes each.
 WORKER = 0
-"""The id of the worker whose slot it is."""
+"""The id of the worker that owns the slot."""
 PID = 1
-"""Its pid; 0 as long as the slot is nobody's."""
+"""The owner's pid; 0 if the slot has no owner yet."""
 COUNT = 2
-"""How many records have ever been written."""
+"""How many records have ever been written into the slot."""
 FIRST = 3
-"""The first that is this worker's, if the slot had another owner before."""
+"""The number of the owner's first record; above 0 if the slot had another owner before."""
 NAMES_END = 4
-"""How many bytes of the names count."""
+"""How many bytes of the names are in use."""
 SLOTS = 5
-"""In the driver's slot: how many slots have been given out."""
+"""In the driver's slot: how many slots are in use."""
 
 LENGTH = struct.Struct("<H")
-"""What stands before a name."""
+"""The length before each name."""
 
 MAX_NAME_BYTES = 1000
-"""What is longer is cut."""
+"""The most bytes of a name; longer names are cut."""
 
 CACHED_NAMES = 4096
-"""Programs may name each of their tasks; so many are kept in a writer's memory."""
+"""How many names a writer keeps in its memory: a program may name each of its tasks."""
 
 KIND_SHIFT = 32
 STATE_SHIFT = 40
@@ -79,46 +80,46 @@ ATTEMPT_SHIFT = 48
 
 
 class Kind(enum.IntEnum):
-    """The subject of a record."""
+    """The kinds of records."""
 
     TASK = 1
     CALL = 2
     CONSTRUCTOR = 3
     GET = 4
-    """A wait in `get` that took `MERGED_SECONDS` at least; the subject is the number of references."""
+    """A wait in `get` of `MERGED_SECONDS` or more; the subject is the number of references."""
     PUT = 5
-    """A large value that was put; the subject is its bytes."""
+    """A `put` of a large value; the subject is its bytes."""
     DEATH = 6
-    """A worker died that was not to; the subject is its pid."""
+    """An unexpected death of a worker; the subject is its pid."""
     SPILL = 7
-    """A value was copied from memory to a file; the subject is its bytes."""
+    """A copy of a value from memory to a file; the subject is its bytes."""
     STEP = 8
-    """What a rank of a training did between two reports."""
+    """The work of a training's rank between two reports."""
     REPORT = 9
-    """A rank's report, until it could go on."""
+    """A rank's report, until the rank could go on."""
     PUSH = 10
-    """A push to parameter servers that took `SHORT_SECONDS` at least; the subject is how stale it was."""
+    """A push to parameter servers of `SHORT_SECONDS` or more; the subject is its staleness."""
     PULL = 11
-    """A pull that took as long; it waits for those that are behind."""
+    """A pull of `SHORT_SECONDS` or more; it waits for processes that are behind."""
 
 
 class State(enum.IntEnum):
-    """How it ended."""
+    """The end of a run or another event."""
 
     FINISHED = 0
     FAILED = 1
     MERGED = 2
-    """Several short runs, which all finished: their number stands in the place of the attempt, the seconds are theirs
-    together, the subject is the id of the first."""
+    """Several short runs, which all finished: the bits of the attempt hold their number, the seconds are their sum, and
+    the subject is the id of the first."""
 
 
 def find_slot(worker_id: int) -> int:
-    """Return the slot of a worker; that of 0, the driver, is nobody else's."""
+    """Return the slot of a worker, or of the driver (0), which shares its slot with no worker."""
     return worker_id and 1 + (worker_id - 1) % WORKER_SLOTS
 
 
 def parse_names(data: bytes, end: int) -> list[str]:
-    """Return the names that stand in so many bytes. What does not fit together ends them: their writer may be dead."""
+    """Return the names in the first `end` bytes of `data`. The last may be incomplete, if its writer has died."""
     names = []
     position = 0
     while position + LENGTH.size <= min(end, len(data)):

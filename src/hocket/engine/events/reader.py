@@ -1,4 +1,4 @@
-"""The reader's side: what has been written since it looked last, and how much of that it came too late for."""
+"""The reader's side: the records since its last read, and the number of those that were overwritten before."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ class Event(NamedTuple):
     kind: Kind
     name: str
     started: float
-    """By `time.perf_counter`, which all processes of a machine share."""
+    """The start by `time.perf_counter`, which all processes of a machine share."""
     seconds: float
     subject: int
     state: State
     attempt: int
     runs: int = 1
-    """How many runs it stands for; more than 1 if they were `MERGED`."""
+    """How many runs the record stands for; more than 1 if they were `MERGED`."""
 
 
 @dataclass
 class Batch:
-    """The new records of one process since the last look."""
+    """The new records of one process since the last read."""
 
     worker_id: int
     pid: int
     names: list[str]
-    """By number; grows from look to look."""
+    """The process's names by number; the list grows from read to read."""
     records: bytes
-    """As they stand in the memory, oldest first."""
+    """The records as in the memory, oldest first."""
     missed: int
-    """How many records were overwritten before they were read."""
+    """How many records were overwritten before this read."""
 
     def __iter__(self) -> Iterator[Event]:
         for started, seconds, subject, word in layout.RECORD.iter_unpack(self.records):
             kind = layout.KINDS.get(word >> layout.KIND_SHIFT & 0xFF)
-            if kind is None:  # of a later version, or overwritten by what is none of ours
+            if kind is None:  # a later version wrote the record, or other code has damaged it
                 continue
             number = word & 0xFFFFFFFF
             name = self.names[number] if number < len(self.names) else self.names[0]
@@ -57,7 +57,7 @@ class Batch:
 
 @dataclass
 class _Place:
-    """How far one slot has been read."""
+    """The reader's position in one slot."""
 
     next: int = 0
     names_end: int = 0
@@ -66,16 +66,16 @@ class _Place:
 
 
 class EventReader:
-    """Reads the events of a session. It keeps its own place, so that any number can read."""
+    """A reader of a session's events. Each keeps its own positions, so there may be any number of readers."""
 
     def __init__(self, fd: int, offset: int) -> None:
-        """Read from a descriptor, which stays the caller's; the slots begin at `offset`."""
+        """Read from a descriptor, which still belongs to the caller; the slots begin at `offset`."""
         self._fd = fd
         self._offset = offset
         self._places: dict[int, _Place] = {}
 
     def read(self) -> list[Batch]:
-        """Return what is new, a batch a process; of those that have nothing new, none."""
+        """Return a batch for each process with new records."""
         count = min(self._read_head(0)[layout.SLOTS], 1 + layout.WORKER_SLOTS)
         found = (self._read_slot(slot) for slot in range(count))
         return [batch for batch in found if batch is not None]
@@ -99,7 +99,7 @@ class EventReader:
         self._read_names(slot, head[layout.NAMES_END], place)
         first = max(place.next, count - layout.RECORDS + 1)
         records = self._read_records(slot, first, count)
-        # The writer may have overwritten meanwhile the records that were read first.
+        # The writer may meanwhile have overwritten the first of the records that were read.
         after = self._read_head(slot)[layout.COUNT]
         torn = max(0, min(count, after - layout.RECORDS + 1) - first)
         missed += first - place.next + torn

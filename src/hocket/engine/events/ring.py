@@ -11,14 +11,14 @@ from hocket.engine.events import layout
 from hocket.engine.events.layout import Kind, State
 
 Note = Callable[[Kind, str, float, float, int], object]
-"""Writes a record of this process beside its tasks: its kind, name, start by `time.perf_counter`, seconds, subject."""
+"""A function that records an event other than a run: its kind, name, start by `time.perf_counter`, seconds, subject."""
 
 _note: Note | None = None
 
 
 @final
 class EventRing:
-    """The events of this process. The caller sees to it that one thread writes at a time."""
+    """The events of this process. Callers must ensure that only one thread writes at a time."""
 
     __slots__ = (
         "_buffer",
@@ -39,16 +39,16 @@ class EventRing:
     )
 
     def __init__(self, worker_id: int, pid: int, buffer: mmap.mmap | None = None) -> None:
-        """Take a slot, or take it up again where its owner left it.
+        """Take a slot, or continue a slot that this owner already has.
 
         Args:
             worker_id: The owner, 0 for the driver.
-            pid: Its pid.
-            buffer: The slot's memory. Default: some that no other process sees.
+            pid: The owner's pid.
+            buffer: The slot's memory. Default: memory that no other process sees.
         """
         self._buffer = mmap.mmap(-1, layout.SLOT_BYTES) if buffer is None else buffer
         words = self._words = memoryview(self._buffer)[: layout.HEAD_BYTES].cast("Q")
-        #: The numbers of names that have been written down.
+        #: The numbers of the names in the slot.
         self._numbers: dict[str, int] = {}
         self._count = words[layout.COUNT]
         if (words[layout.WORKER], words[layout.PID]) == (worker_id, pid):
@@ -56,31 +56,31 @@ class EventRing:
                 bytes(self._buffer[layout.HEAD_BYTES : layout.RECORDS_AT]), words[layout.NAMES_END]
             )
             self._numbers = {name: number for number, name in enumerate(names, 1)}
-        else:  # it is new, or had another owner before
+        else:  # the slot is new, or had another owner before
             words[layout.NAMES_END] = 0
             words[layout.WORKER] = worker_id
             words[layout.FIRST] = self._count
             words[layout.PID] = pid
         self._names = len(self._numbers)
         self._pack = layout.RECORD.pack_into
-        #: The last word of a record of a run that finishes at the first attempt, as most do.
+        #: By name, the last word of the record of a run that finishes at the first attempt, as most do.
         self._runs: dict[str, int] = {}
-        #: How many short runs of each name there have been before they were merged.
+        #: How many short runs of each name had a record each.
         self._singles: dict[str, int] = {}
-        #: Short runs that follow one another and are not written yet: of which name, and so on.
+        #: The name of the short runs that are merged and not written yet; the next lines hold their other fields.
         self._merged_name: str | None = None
         self._merged_word = self._merged_count = self._merged_id = 0
         self._merged_started = self._merged_until = self._merged_seconds = 0.0
 
     @classmethod
     def open(cls, fd: int, offset: int, worker_id: int, pid: int) -> EventRing:
-        """Take a slot in a session's memory; if the file is too short to have it, nobody will see the events.
+        """Take a slot in a session's memory. If the file is too short for it, no other process will see the events.
 
         Args:
-            fd: The memory.
-            offset: Where its slots begin, in bytes.
+            fd: The descriptor of the memory.
+            offset: The offset of the first slot, in bytes.
             worker_id: The owner, 0 for the driver.
-            pid: Its pid.
+            pid: The owner's pid.
         """
         at = offset + layout.find_slot(worker_id) * layout.SLOT_BYTES
         if os.fstat(fd).st_size < at + layout.SLOT_BYTES:
@@ -88,15 +88,15 @@ class EventRing:
         return cls(worker_id, pid, mmap.mmap(fd, layout.SLOT_BYTES, offset=at))
 
     def note_slot(self, worker_id: int) -> None:
-        """In the driver's slot: there is a worker, whose slot is to be read, too."""
+        """Note in the driver's slot that readers have to read a new worker's slot, too."""
         self._words[layout.SLOTS] = max(self._words[layout.SLOTS], 1 + layout.find_slot(worker_id))
 
     def record_run(self, kind: Kind, name: str, started: float, seconds: float, task_id: int) -> None:
-        """Note a run of a task, call or constructor that finished at its first attempt.
+        """Record a run of a task, call or constructor that finished at its first attempt.
 
-        In one process, all runs of a name are of one kind. Short ones that follow one another are one record: written
-        one by one they would cost a twentieth of the rate, and push all else out within a second. The first of each
-        name have records of their own.
+        In one process, all runs of a name have one kind. After the first `layout.SINGLES` of a name, short runs that
+        follow each other share a record. A record for each would lower the rate of tasks by a twentieth, and push all
+        other records out within a second.
         """
         if name == self._merged_name and seconds < layout.SHORT_SECONDS and started < self._merged_until:
             self._merged_count += 1
@@ -122,7 +122,7 @@ class EventRing:
         self._write(started, seconds, task_id, word)
 
     def flush(self) -> None:
-        """Write down the short runs that follow one another."""
+        """Write the record of the merged short runs."""
         count = self._merged_count
         if not count:
             return
@@ -144,7 +144,7 @@ class EventRing:
         state: State = State.FINISHED,
         attempt: int = 0,
     ) -> None:
-        """Note an event."""
+        """Record an event."""
         if self._merged_count:
             self.flush()
         number = self._numbers.get(name)
@@ -172,7 +172,7 @@ class EventRing:
         return number
 
     def _write_name(self, name: str) -> int:
-        """Write a name down; return its number, 0 if there is no room for it."""
+        """Write a name into the slot; return its number, 0 if there is no room for it."""
         data = name.encode("utf-8", "backslashreplace")[: layout.MAX_NAME_BYTES]
         end = self._words[layout.NAMES_END]
         if end + layout.LENGTH.size + len(data) > layout.NAME_BYTES:
@@ -185,21 +185,20 @@ class EventRing:
         return self._names
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Write the merged runs, and release the memory."""
         self.flush()
         self._words.release()
         self._buffer.close()
 
 
 def open_notes(write: Note | None) -> None:
-    """Say who writes notes down, from any thread; None: nobody does any more."""
+    """Set the function that records notes, from any thread; None if there is none any more."""
     global _note  # noqa: PLW0603 (a process has one engine)
     _note = write
 
 
 def note(kind: Kind, name: str, started: float, seconds: float, subject: int = 0) -> None:
-    """Note what happened in this process beside its tasks (a step of a training, a push), if its engine keeps
-    events."""
+    """Record an event of this process other than a run (a step of a training, a push), if its engine records events."""
     write = _note
     if write is not None:
         write(kind, name, started, seconds, subject)

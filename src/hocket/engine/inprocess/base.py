@@ -1,4 +1,4 @@
-"""The lock, the stack of running tasks and the actors: the parts of the engine in the caller's process share them."""
+"""The lock, the stack of running tasks, and the actors, which all parts of the in-process engine share."""
 
 from __future__ import annotations
 
@@ -16,73 +16,72 @@ from hocket.engine.inprocess import coroutines
 from hocket.kernel.records import TaskRecord, WorkerRecord
 
 LOOK_SECONDS = 0.005
-"""How long a thread waits at first before it looks again at who has the lock; twice as long each time."""
+"""How long a thread waits at first before it looks at the lock's owner again; the time doubles with each look."""
 
 SLOWEST_LOOK_SECONDS = 0.05
-"""At most."""
+"""The longest time between two looks."""
 
 STILL_SECONDS = 1.0
-"""A task whose innermost line is the same for so long is taken to wait there: in a C function, which cannot be asked. A
-guess: longer than most calls of numpy, and shorter than a reader's patience. If it only computes, another thread works
+"""After so many seconds at the same line, a task counts as waiting: it may wait in a C function, which does not show. A
+guess: longer than most calls of numpy, and not too long for a user. If the task only computes, another thread then runs
 beside it."""
 
 _WAITING = frozenset({"threading", "selectors"})
-"""The modules whose code waits for other threads, or for what these write."""
+"""Modules with functions that wait for other threads, or for their output."""
 
 
 @final
 class Entrance:
     """The engine's reentrant lock, which knows whether its owner runs the user's code, and is lent while that waits.
 
-    Tasks run inside the engine's calls, with the lock held. Ctrl-C must stop them at once and must not stop the engine
-    half-way through its own work, so the lock is "owned", as `engine.interrupts` asks, only while the engine works.
+    Tasks run inside the engine's calls, with the lock held. Ctrl-C must stop tasks at once, but must not stop the
+    engine in the middle of its own work. So `_is_owned`, which `engine.interrupts` calls, is true only while the engine
+    itself works.
 
-    **Other threads.** A task may wait for a thread that calls the engine: one of its own, of a pool, of a coordinator.
-    So a thread that finds the lock taken looks at what its owner does. If that is in the user's code, and waits there
-    (`threading.Thread.join`, a condition, a queue, a selector, or a line that does not end), the lock is the other
-    thread's. The first owner goes on when its wait ends, and takes the lock again where it comes back to the engine.
-    So one thread at a time runs tasks, as long as none waits, and the order is the same each time. What the user's code
-    does between the end of its wait and its next call of the engine may run beside another thread.
-
-    The user's code is a place where the engine's own state is whole, since a task may call the engine itself.
-
-    A finalizer of the user's may call the engine between any two lines of this class, and then finds the lock whole:
-    a thread says first that it is in, and takes the lock then.
+    **Other threads.** A task may wait for a thread that calls the engine: its own thread, a pool's, or a coordinator's.
+    So a thread that finds the lock taken looks at the owner's frame. If the owner waits in the user's code
+    (`threading.Thread.join`, a condition, a queue, a selector, or a line that does not end), the other thread takes the
+    lock. The first owner goes on when its wait ends, and takes the lock again when it returns to the engine. So one
+    thread at a time runs tasks, as long as none waits, and their order is always the same. Between the end of a wait
+    and the next call of the engine, the user's code may run beside another thread. That is safe, because the engine's
+    state is consistent whenever the user's code runs.
 
     Args:
-        check: Called when the user's code goes on; may raise the interrupt that had to wait.
-        park: Hears, with the lock, that it was lent by a thread, whose task waits.
-        unpark: Hears, with the lock, that the thread is back.
+        check: A function that is called when the user's code goes on. It may raise an interrupt that had to wait.
+        park: A function that is called, with the lock, when a thread whose task waits has lent the lock.
+        unpark: A function that is called, with the lock, when that thread is back.
     """
 
     def __init__(self, check: Callable[[], None], park: Callable[[int], None], unpark: Callable[[int], None]) -> None:
         self._check, self._park, self._unpark = check, park, unpark
         self._mutex = threading.RLock()
-        """Held for some bytecodes, around each change of what follows."""
+        """Held for some bytecodes, around each change of the attributes below."""
         self._changed = threading.Condition(self._mutex)
         self._owner = 0
         """The thread that has the lock; 0 for none."""
         self._waiting = 0
-        """How many threads wait for it."""
+        """How many threads wait for the lock."""
         self._depths: dict[int, list[bool]] = {}
-        """By thread that has come in, also if it has lent the lock: by depth, whether what runs there is the user's
-        code."""
+        """By thread inside the engine, whether it has the lock or has lent it: for each level of calls, whether the
+        user's code runs there."""
         self._parked: set[int] = set()
         """Threads that have lent the lock in the user's code, and are not back."""
         self._idle: set[int] = set()
-        """Threads that have found nothing to do since anybody did something."""
+        """Threads that have found nothing to do since the last progress."""
 
     def __enter__(self) -> None:
         me = _thread.get_ident()
         depths = self._depths.get(me)
         if depths is None:
             depths = self._depths.setdefault(me, [])
+        # Before the lock is taken: a finalizer of the user's may call the engine between any two of these lines, and
+        # must find the state consistent.
         depths.append(False)
         with self._mutex:
             if self._owner != me:
                 try:
                     self._take(me)
-                except BaseException:  # somebody has pressed Ctrl-C twice
+                except BaseException:  # the user has pressed Ctrl-C twice
                     depths.pop()
                     raise
             if self._idle:
@@ -102,7 +101,7 @@ class Entrance:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        """Run the user's code in here."""
+        """Run the user's code in this block."""
         me = _thread.get_ident()
         depths = self._depths[me]
         depths.append(True)
@@ -116,7 +115,7 @@ class Entrance:
                 depths.pop()
 
     def cut_off(self) -> None:
-        """In a fork: other threads are not here, and may have been in the middle of taking the lock."""
+        """Renew the lock in a fork: other threads do not exist there, and may have been about to take the lock."""
         me = _thread.get_ident()
         self._mutex = threading.RLock()
         self._changed = threading.Condition(self._mutex)
@@ -126,19 +125,19 @@ class Entrance:
         self._parked, self._idle = set(), set()
 
     def note_progress(self) -> None:
-        """Have threads that found nothing to do look again before anybody takes that for the end."""
+        """Note progress: threads that found nothing to do have to look again before one reports a deadlock."""
         with self._mutex:
             self._idle.clear()
 
     def wait_for_others(self, running: Collection[int], seconds: float) -> bool:
-        """Lend the lock for a moment, because other threads may bring what the caller waits for.
+        """Lend the lock for a moment, because other threads may make the values that the caller waits for.
 
         Args:
             running: The threads that run tasks.
-            seconds: How long at most, if nobody takes the lock.
+            seconds: The longest wait, if no thread takes the lock.
 
         Returns:
-            False, at once, if there is none but those that wait as the caller does.
+            False, at once, if all of these threads wait like the caller; else True.
         """
         me = _thread.get_ident()
         with self._mutex:
@@ -151,7 +150,7 @@ class Entrance:
         return True
 
     def _release(self) -> None:
-        """The mutex is held."""
+        """Give the lock up. The mutex is held."""
         self._owner = 0
         if self._waiting:
             self._changed.notify_all()
@@ -185,7 +184,7 @@ class Entrance:
             self._park(lender)
 
     def _find_user_frame(self, owner: int) -> types.FrameType | None:
-        """Return the innermost frame of the owner, if that runs the user's code. The mutex is held."""
+        """Return the innermost frame of the owner, if the owner runs the user's code. The mutex is held."""
         depths = self._depths.get(owner)
         return sys._current_frames().get(owner) if depths and depths[-1] else None
 
@@ -196,33 +195,33 @@ class Entrance:
 
 
 Work = tuple[WorkerRecord, TaskRecord]
-"""A task or call that runs, and the worker that the kernel takes it to run on."""
+"""A running task or call, and the worker on which it runs for the kernel."""
 
 _current: contextvars.ContextVar[Work] = contextvars.ContextVar("current")
-"""What the thread, or the coroutine, belongs to; not set in others."""
+"""The task or call to which the thread, or the coroutine, belongs; not set elsewhere."""
 
 
 @final
 class Running:
-    """The tasks and calls that run."""
+    """The running tasks and calls."""
 
     def __init__(self) -> None:
-        #: With their threads, the one begun last at the end. Tasks of different threads may end in any order.
+        #: The tasks with their threads, the task begun last at the end. Tasks of different threads end in any order.
         self._stack: list[tuple[int, Work]] = []
-        #: When each task was started, by `time.perf_counter`.
+        #: The start of each task, by `time.perf_counter`.
         self.starts: dict[int, float] = {}
 
     def find_current(self) -> Work | None:
-        """Return what the calling code belongs to; None for the main program. A thread that runs no task is taken to be
-        of the task that was begun last."""
+        """Return the task to which the calling code belongs; None for the main program. A thread that runs no task
+        counts as part of the task that was begun last."""
         return _current.get(None) or (self._stack[-1][1] if self._stack else None)
 
     def find_own(self) -> Work | None:
-        """Return what the calling thread or coroutine runs itself."""
+        """Return the task that the calling thread or coroutine itself runs."""
         return _current.get(None)
 
     def find_last(self, thread: int) -> Work | None:
-        """Return what a thread runs: the innermost one."""
+        """Return the innermost task that a thread runs."""
         return next((work for one, work in reversed(self._stack) if one == thread), None)
 
     def list_threads(self) -> set[int]:
@@ -230,7 +229,7 @@ class Running:
         return {thread for thread, _ in self._stack}
 
     def list_busy_actors(self) -> set[int]:
-        """Return the workers of actors that are in a call in another thread, and take one at a time."""
+        """Return the workers of actors that take one call at a time, and are in a call in another thread."""
         me = _thread.get_ident()
         return {
             worker.id
@@ -240,7 +239,7 @@ class Running:
 
     @contextlib.contextmanager
     def entered(self, work: Work) -> Iterator[None]:
-        """Have code in the block belong to a task."""
+        """Have the code in this block belong to a task."""
         entry = (_thread.get_ident(), work)
         self._stack.append(entry)
         token = _current.set(work)

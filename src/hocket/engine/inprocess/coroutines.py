@@ -1,7 +1,7 @@
-"""Coroutines of asynchronous actors, run by the thread that calls `.remote()`, `get` or `wait`.
+"""Coroutines of asynchronous actors, which run in the thread that calls `.remote()`, `get` or `wait`.
 
-Each such actor has an event loop, which is turned by hand: far enough that every coroutine has come to a stop, and
-further when somebody waits for what a timer or a socket will bring.
+Each such actor has an event loop. The engine turns it until every coroutine has come to a stop, and further if a caller
+waits for a value that depends on a timer or a socket.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import asyncio
 
 TURNS = 1000
-"""How many turns a loop gets before others have theirs. A guess: more than any chain of awaits."""
+"""How many turns a loop gets before the next loop. A guess: more than any chain of awaits."""
 
 
 class Loop:
@@ -50,7 +50,7 @@ class Loop:
             asyncio._set_running_loop(outer)
 
     def start(self, task_id: int, coroutine: Coroutine[object, object, None]) -> None:
-        """Start a call, or let it wait for its turn."""
+        """Start a call, or let it wait if the actor runs as many calls as it may."""
         if len(self._running) >= self._size:
             self._waiting.append((task_id, coroutine))
             return
@@ -63,22 +63,22 @@ class Loop:
             self.start(*self._waiting.popleft())
 
     def cancel(self, task_id: int) -> None:
-        """Cancel a call that runs."""
+        """Cancel a running call."""
         task = self._running.get(task_id)
         if task is not None:
             task.cancel()
 
     def can_go_on(self) -> bool:
-        """Tell whether time alone may bring a call further: a timer, a socket, or a thread."""
+        """Return whether a timer, a socket or a thread may let a call go on."""
         loop: Any = self._loop
         if not self._running or loop.is_running() or loop.is_closed():
             return False
         has_timer = any(not timer.cancelled() for timer in loop._scheduled)
-        has_socket = len(loop._selector.get_map()) > 1  # one is the loop's own
+        has_socket = len(loop._selector.get_map()) > 1  # one socket is the loop's own
         return bool(loop._ready) or has_timer or has_socket or self._outside > 0
 
     def _run_in_executor(self, executor: Any, function: Any, *args: object) -> asyncio.Future[object]:
-        """Count what is done in threads, which the loop itself does not."""
+        """Run a function in a thread, as the loop does, and count it until it is done."""
         future = self._in_executor(executor, function, *args)
         self._outside += 1
         future.add_done_callback(self._leave_executor)
@@ -88,11 +88,11 @@ class Loop:
         self._outside -= 1
 
     def is_loop(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Tell whether this is the loop."""
+        """Return whether a loop is this actor's."""
         return self._loop is loop
 
     def spin(self, wait_s: float = 0.0) -> None:
-        """Turn the loop until every coroutine has come to a stop; before that, wait so long for a timer."""
+        """Turn the loop until every coroutine has come to a stop; first run it for `wait_s`, for timers and sockets."""
         import asyncio
 
         if self._loop.is_running() or self._loop.is_closed():
@@ -112,16 +112,16 @@ class Loop:
             asyncio._set_running_loop(outer)
 
     def complete(self, awaitable: object) -> None:
-        """Run something to its end."""
+        """Run an awaitable to its end."""
         methods.complete_on(self._loop, awaitable)
 
     def close(self) -> None:
-        """End it with everything that still runs."""
+        """Cancel all tasks of the loop, and close it."""
         import asyncio
 
         if self._loop.is_closed():
             return
-        for task in asyncio.all_tasks(self._loop):  # those that the user's code has started, too
+        for task in asyncio.all_tasks(self._loop):  # also tasks that the user's code has started
             task.cancel()
         self.spin()
         if not self._loop.is_running():
@@ -129,13 +129,13 @@ class Loop:
 
 
 def get_running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the event loop that runs in this thread, if one does; without importing asyncio for it."""
+    """Return the event loop that runs in this thread, or None, without an import of asyncio."""
     asyncio_ = sys.modules.get("asyncio")
     return None if asyncio_ is None else asyncio_._get_running_loop()
 
 
 async def iterate_async(items: Any) -> AsyncIterator[object]:
-    """Return the items of a generator, asynchronous or not."""
+    """Yield the items of a generator, asynchronous or not."""
     if hasattr(items, "__aiter__"):
         async for item in items:
             yield item

@@ -1,4 +1,4 @@
-"""The courier carries out the kernel's instructions: tasks that can run stand in a row, one behind the other."""
+"""The courier, which carries out the kernel's instructions: it puts tasks that can run into a queue."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Courier:
     """Carries instructions out. Every method is called with the lock held.
 
     Args:
-        session: The kernel, and whom to call back.
-        actors: Those that live.
+        session: The session, with the kernel and the callbacks.
+        actors: The living actors.
     """
 
     def __init__(self, session: kernel_parts.Session, actors: base.Actors) -> None:
@@ -31,7 +31,7 @@ class Courier:
         self._is_forked = False
 
     def carry_out(self) -> None:
-        """Do what the kernel asks."""
+        """Carry out the kernel's instructions."""
         if self._is_forked:
             forks.end(RuntimeError(forks.WAITED))
         kernel = self._kernel
@@ -54,7 +54,7 @@ class Courier:
                         self._cancel_runnable(worker, task_id)
 
     def end_worker(self, worker: WorkerRecord, *, is_graceful: bool) -> None:
-        """Drop a worker's actor and its event loop, after the actor's own farewell if it is graceful."""
+        """Drop a worker's actor and its event loop; if `is_graceful`, call the actor's ``__ray_shutdown__`` first."""
         if self._is_forked:
             forks.end(None if is_graceful else sys.exception())
         instance = self._actors.instances.pop(worker.id, None)
@@ -70,13 +70,13 @@ class Courier:
     def bury(
         self, worker: WorkerRecord, *, is_graceful: bool, running: Collection[int] = (), exit_code: int | None = None
     ) -> None:
-        """End a worker, and have the kernel know. Without an exit code its end was wanted."""
+        """End a worker, and report its end to the kernel; as expected, unless there is an exit code."""
         self.end_worker(worker, is_graceful=is_graceful)
         death = exceptions.Death(pid=os.getpid(), exit_code=exit_code, expected=exit_code is None)
         self._kernel.lose(worker, death, running)
 
     def _end_task(self, worker: WorkerRecord, task_id: int) -> None:
-        """End the worker if this is what it runs; else see to it that the task is not started."""
+        """End the worker if it runs this task; if the task waits, only cancel it."""
         if any(task.id == task_id for _, task in self.runnable):
             self._cancel_runnable(worker, task_id)
             return
@@ -98,5 +98,5 @@ class Courier:
                 )
 
     def cut_off(self) -> None:
-        """In a fork that a task has made: end the process where work would be carried out."""
+        """From now on, end the process instead of carrying out instructions; for a task's fork."""
         self._is_forked = True

@@ -1,21 +1,21 @@
-"""Everything runs in the caller's process, in the caller's thread, as soon as it can.
+"""The in-process engine: all tasks run in the caller's process, in the caller's thread, as soon as possible.
 
-The kernel is the same as everywhere; only its instructions are carried out by a plain call. `.remote()` runs the task
-before it returns, if its arguments and resources are there; otherwise whoever waits for it runs it. Values are encoded
-and decoded as between processes, so a program that forgets to send something, or shares what it should not, fails here
-too.
+The kernel is the same as on the local engine, but plain function calls carry out its instructions. `.remote()` runs a
+task before it returns, if the task's arguments and resources are there. Otherwise the thread that waits for the task
+runs it. Values are encoded and decoded as between processes: a program that forgets to send a value, or shares one that
+it should not, fails here, too.
 
-A coroutine that waits for time or for a socket goes on while somebody waits: in `get` and `wait`, in the event loop
-that awaits a reference, or, for a `concurrent.futures` future, in a thread that lives for as long as one is open
+A coroutine that waits for time or for a socket goes on while a caller waits: in `get` and `wait`, in the event loop
+that awaits a reference, or, for a `concurrent.futures` future, in a thread that lives while a future is open
 (`turning`).
 
-What cannot be had here: parallelism, time-outs while user code runs, cancelling a task that runs, deaths of workers. A
-call by another thread while a task runs goes on when the task is over, or waits (`base.Entrance`). A wait that nothing
-can end raises `DeadlockError` at once, where processes would wait for ever; only who awaits a reference or a future, or
-waits beside tasks of other threads, waits, because others may still act.
+This engine has no parallelism, no time-outs while user code runs, no cancellation of running tasks, and no deaths of
+workers. If a thread calls the engine while another runs a task, its call waits until the task is over, or waits itself
+(`base.Entrance`). A wait that nothing can end raises `DeadlockError` at once, where processes would wait for ever. A
+program that awaits a reference or a future, or waits beside tasks of other threads, does wait, because others may act.
 
-The parts, each knowing those before it: `base`, `courier`, `outcomes`, `runner`, `turns`, `tasks`, `objects`. What only
-asks the kernel is `engine.kernel_parts`.
+The parts, each of which uses only parts before it: `base`, `courier`, `outcomes`, `runner`, `turns`, `tasks`,
+`objects`. `engine.kernel_parts` has the methods that only call the kernel.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class InProcessEngine(contract.Engine):
         return None if found is None else found[0].id
 
     def _build_context(self) -> contract.WorkContext | None:
-        """Return where the task or call is that asks; None for the main program."""
+        """Return the context of the task or call that runs the calling code; None for the main program."""
         found = self._running.find_current()
         if found is None:
             return None
@@ -135,7 +135,7 @@ class InProcessEngine(contract.Engine):
         self._entrance.cut_off()
         self.session.guard.remove()
         forks.cut_off(self)
-        if self._running.find_current() is not None:  # where there are processes, the child would end with its task
+        if self._running.find_current() is not None:  # on engines with worker processes, the child ends with its task
             self._runner.cut_off()
             self._courier.cut_off()
 

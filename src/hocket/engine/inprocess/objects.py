@@ -1,4 +1,4 @@
-"""Objects: stored, waited for, opened. A caller that waits runs what stands in the way."""
+"""Objects of the in-process engine. A caller that waits for an object runs the tasks before it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class InProcessObjects(contract.Objects):
     """Values in this process.
 
     Args:
-        engine: Whose handles they have.
-        session: The kernel.
-        lock: The session's.
-        running: What runs.
-        actors: Those that live.
-        mover: Runs what stands in the way.
-        unfetched: Errors that nobody has fetched.
+        engine: The engine to which the handles belong.
+        session: The session, with the kernel.
+        lock: The session's lock.
+        running: The running tasks.
+        actors: The living actors.
+        mover: The object that runs waiting tasks.
+        unfetched: The errors that the program has not fetched.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class InProcessObjects(contract.Objects):
             return [self._open(record) for record in found]
 
     def _make(self, wanted: list[records.ObjectRecord], timeout_s: float | None) -> None:
-        """Run what stands in the way of these objects."""
+        """Run tasks until these objects have their values, or one of them an error."""
         self._turns.turn_until(
             lambda: all(record.value is not None for record in wanted) or any(record.failed for record in wanted),
             timeout_s,
@@ -114,14 +114,14 @@ class InProcessObjects(contract.Objects):
         callback()
 
     def _find_turner(self, record: records.ObjectRecord) -> None:
-        """See to it that somebody turns the loops while the caller waits for an object in a way of his own."""
+        """Ensure that the actors' loops turn while the caller waits for an object outside of the engine."""
         loop = coroutines.get_running_loop()
         if loop is not None:
             if not any(one.is_loop(loop) for one in self._actors.loops.values()):
                 self.turner.turn_from_loop(loop)
         elif self._running.find_current() is None:
             self.turner.turn_from_thread()
-        else:  # in a task, whose thread has the engine's lock until it ends: nobody else could
+        else:  # in a task, whose thread keeps the engine's lock: no other thread could turn the loops
             self._turns.turn_until(lambda: record.value is not None, None)
 
     def take_item(self, stream: contract.ObjectRef[object], index: int) -> contract.AnyRef:

@@ -1,4 +1,4 @@
-"""The outcome of a task goes to the kernel. In a fork that a task has made, it ends the process instead."""
+"""The outcomes of tasks, which go to the kernel. In a task's fork, an outcome ends the process instead."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hocket.kernel.records import TaskRecord
 
 
 class Outcomes(Protocol):
-    """Takes what a task returned, raised or yielded. The lock is held."""
+    """Takes tasks' results, errors and items. The lock is held."""
 
     def finish(self, work: base.Work, result: object, started: float) -> None:
-        """Store what a task returned; what cannot travel is its error."""
+        """Store a task's result; if the result cannot travel, store that error."""
 
     def fail(self, work: base.Work, error: BaseException, started: float) -> None:
-        """Store what a task raised."""
+        """Store a task's error."""
 
     def yield_item(self, work: base.Work, index: int, item: object) -> None:
         """Store an item of a generator."""
@@ -28,11 +28,11 @@ class Outcomes(Protocol):
 
 @final
 class KernelOutcomes:
-    """Reports outcomes to the kernel.
+    """Outcomes that go to the kernel.
 
     Args:
-        session: The kernel.
-        carry_out: Does what it asks then.
+        session: The session, with the kernel.
+        carry_out: A function that carries out the kernel's instructions.
     """
 
     def __init__(self, session: kernel_parts.Session, carry_out: Callable[[], None]) -> None:
@@ -91,7 +91,7 @@ class KernelOutcomes:
 
 @final
 class ForkedOutcomes:
-    """In a fork that a task has made: where there are processes, it would end here too."""
+    """Outcomes in a task's fork: they end the process, as on engines with worker processes."""
 
     def finish(self, work: base.Work, result: object, started: float) -> NoReturn:
         forks.end()
@@ -117,6 +117,6 @@ def _split(task: TaskRecord, result: Any) -> tuple[Any, ...]:
 
 
 def _is_retryable(task: TaskRecord, cause: BaseException) -> bool:
-    """Tell whether a task is to be tried again after this error of the user's code."""
+    """Return whether a task gets another attempt after this error of the user's code."""
     asked = task.options.retry_exceptions
     return bool(task.retries_left) and (asked is True or (asked is not False and issubclass(type(cause), asked)))

@@ -1,4 +1,4 @@
-"""Encoded values as they stand in the kernel's tables: ``(is_error, pickle, buffers)``, all of them copies."""
+"""Payloads: encoded values in the kernel's tables, ``(is_error, pickle, buffers)``. All parts are copies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from hocket.engine import contract, unsendable, values
 
 Payload = tuple[Any, ...]
-"""``(is_error, data, buffers)``"""
+"""An encoded value: ``(is_error, pickle, buffers)``."""
 
 
 def encode(value: object) -> tuple[Payload, tuple[int, ...]]:
@@ -17,7 +17,7 @@ def encode(value: object) -> tuple[Payload, tuple[int, ...]]:
 
 
 def encode_result(value: object, what: str) -> tuple[Payload, tuple[int, ...]]:
-    """Return the same for what a function has returned or yielded; `what` names it in errors."""
+    """Return the payload of a result or an item, and the ids of the references inside it; `what` names it in errors."""
     encoded = values.encode(value, what, unsendable.explain_result, by_index=True)
     return build(encoded), tuple([ref._id for ref in encoded.refs])
 

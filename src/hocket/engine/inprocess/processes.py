@@ -1,4 +1,4 @@
-"""The state of an engine without processes, for those who look."""
+"""The data for viewers about the processes of an engine that has none."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hocket.kernel import records
 
 @final
 class NoProcesses:
-    """See `kernel_parts.Processes`.
+    """The processes behind the in-process engine: none. See `kernel_parts.Processes`.
 
     Args:
-        running: What runs.
+        running: The running tasks.
     """
 
     def __init__(self, running: base.Running) -> None:

@@ -1,4 +1,4 @@
-"""One task or call: run, and its outcome told."""
+"""The run of one task or call, and the report of its outcome."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from hocket.kernel.records import TaskKind, TaskRecord
 
 @final
 class Runner:
-    """Runs tasks. Every method is called with the lock held, but those that coroutines call.
+    """Runs tasks. Every method is called with the lock held, except those that coroutines call.
 
     Args:
-        engine: What work inherits is there.
-        session: The kernel.
-        lock: Opened while the user's code runs.
-        running: What runs.
-        actors: Those that live.
-        carrier: Buries what has ended itself.
-        told: What becomes of tasks.
+        engine: The engine, which has the settings that tasks inherit.
+        session: The session, with the kernel.
+        lock: The engine's lock, opened while the user's code runs.
+        running: The running tasks.
+        actors: The living actors.
+        carrier: The courier, which removes workers that have ended themselves.
+        told: The receiver of the tasks' outcomes.
     """
 
     def __init__(
@@ -45,16 +45,16 @@ class Runner:
     ) -> None:
         self._engine, self._session, self._kernel, self._lock = engine, session, session.kernel, lock
         self._running, self._actors, self._courier, self._outcomes = running, actors, carrier, told
-        #: The settings that the main program hands on, and those of each task that runs, the one begun last at the end;
-        #: empty without a task.
+        #: The settings that tasks inherit from the main program, and from each running task, the task begun last at the
+        #: end; empty without a running task.
         self._inherited: list[list[contract.Inherited | None]] = []
-        #: Large arrays that functions refer to.
+        #: Large arrays that functions refer to, by the function's id.
         self._buffers: dict[bytes, list[bytes]] = {}
-        #: Full names, by the function's id.
+        #: Full names of functions, by the function's id.
         self._names: dict[bytes, str] = {}
 
     def add_function(self, function: contract.RemoteFunction) -> records.FunctionRecord:
-        """Return the record of a function, which is made for the first call."""
+        """Return the record of a function; make it at the first call."""
         record = self._kernel.functions.get(function.id)
         if record is None:
             record = self._kernel.functions[function.id] = records.FunctionRecord(function.id, function.blob)
@@ -65,18 +65,18 @@ class Runner:
         return record
 
     def name_function(self, work: base.Work) -> str:
-        """Return the full name of what runs."""
+        """Return the full name of a task's function or method."""
         worker, task = work
         if task.method:
             return callers.name_function(type(self._actors.instances.get(worker.id)), task.method)
         return self._names.get(task.function.id, "") if task.function is not None else ""
 
     def cut_off(self) -> None:
-        """In a fork that a task has made: end the process where the task ends."""
+        """End the process when the task ends; for a task's fork."""
         self._outcomes = outcomes.ForkedOutcomes()
 
     def run(self, work: base.Work) -> None:
-        """Run a task to its end; a call of an asynchronous actor is only begun."""
+        """Run a task to its end; only start a call of an asynchronous actor."""
         worker, task = work
         loop = self._actors.loops.get(worker.id)
         if loop is not None and task.kind == TaskKind.CALL:
@@ -91,7 +91,7 @@ class Runner:
             self._lock.note_progress()
             if (
                 has_actor and worker.actor is None and worker.killed
-            ):  # it ended itself, whatever became of the exception
+            ):  # the actor ended itself, even if its code caught the exception
                 self._courier.bury(worker, is_graceful=True)
 
     def _run_plain(self, work: base.Work, started: float) -> None:
@@ -107,19 +107,19 @@ class Runner:
             self._kernel.exit_actor(worker)
         except KeyboardInterrupt as error:
             self._outcomes.fail(work, error, started)
-            if self._session.guard.is_own(error):  # Ctrl-C: the task is over, and so is what the program was about
+            if self._session.guard.is_own(error):  # Ctrl-C ends the task, and also the program that waits for it
                 raise
-        except SystemExit as request:  # where there are processes, this ends one
+        except SystemExit as request:  # on engines with worker processes, this ends the worker
             code = request.code if isinstance(request.code, int) else 0 if request.code is None else 1
             self._courier.bury(worker, is_graceful=False, running={task.id}, exit_code=code)
-        except BaseException as error:  # whatever the user's code raises is the caller's to see
+        except BaseException as error:  # any error of the user's code is the task's result
             self._outcomes.fail(work, error, started)
         else:
             self._outcomes.finish(work, result, started)
 
     @contextlib.contextmanager
     def _inheriting(self, task: TaskRecord) -> Iterator[None]:
-        """Have what is submitted in the block inherit from the task."""
+        """Have tasks that are submitted in this block inherit the task's settings."""
         shape = task.options.shape if task.actor is None else task.actor.options.lifetime_shape
         inherited = contract.Inherited(shape.environment, shape.group_id if shape.captures_children else 0)
         entry = [inherited if inherited != contract.NOTHING_INHERITED else None]
@@ -136,7 +136,7 @@ class Runner:
                 self._inherited.clear()
 
     async def _run_coroutine(self, work: base.Work) -> None:
-        """Run a call of an asynchronous actor; it may wait in the middle while others run."""
+        """Run a call of an asynchronous actor; while it awaits, other calls run."""
         worker, task = work
         self._running.enter_coroutine(work)
         started = self._running.starts[task.id] = time.perf_counter()
@@ -165,7 +165,7 @@ class Runner:
             self._running.starts.pop(task.id, None)
 
     def _iterate(self, result: object) -> Iterator[object]:
-        """Yield what a generator of the user's yields."""
+        """Yield the items of a user's generator."""
         found = iter(items.iterate(result))
         while True:
             with self._lock.open():
@@ -200,7 +200,8 @@ class Runner:
         return None
 
     def _take_items(self, work: base.Work, function: object, result: object) -> Any:
-        """Return the results of a call whose generator is to give so many; a coroutine that does on an event loop."""
+        """Return a call's result; if the result is a generator with a fixed number of results, return its items. On an
+        event loop, return a coroutine that takes the items."""
         worker, task = work
         count, name = task.options.num_returns, task.options.name
         if not items.is_to_be_taken(result, count, function):
@@ -226,7 +227,7 @@ class Runner:
 
 @contextlib.contextmanager
 def _take_on(text: str) -> Iterator[None]:
-    """Take on a runtime environment, in the form that travels, for the time of the block; put back all afterwards."""
+    """Apply a runtime environment, given as text, inside this block, and restore the previous state afterwards."""
     if not text:
         yield
         return

@@ -1,4 +1,4 @@
-"""Tasks, actors and calls: taken in, and run before `.remote()` returns if they can be."""
+"""Submission of tasks, actors and calls, which run before `.remote()` returns if possible."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from hocket.kernel.records import TaskKind, TaskRecord
 
 @final
 class InProcessTasks(contract.Tasks):
-    """Takes work in.
+    """Takes tasks, actors and calls.
 
     Args:
-        engine: Whose handles the results have.
+        engine: The engine to which the results' handles belong.
         session: The lock and the kernel.
-        running: What runs: it may submit more.
-        mover: Runs it.
-        doer: Knows the code of functions.
-        feasibility: What can be had.
+        running: The running tasks, which may submit others.
+        mover: The object that runs waiting tasks.
+        doer: The runner, which keeps the functions.
+        feasibility: The checks of whether tasks can fit.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class InProcessTasks(contract.Tasks):
             return self._submit(task)
 
     def cancel(self, ref: contract.ObjectRef[object], *, force: bool, recursive: bool) -> None:
-        # Nothing is run: what has become free is run by whoever waits for it.
+        # This runs no task: the threads that wait run the tasks for which there is room now.
         kernel_parts.cancel(self._session, ref, self._turns.carry_out, force=force, recursive=recursive)
 
     def _encode_call(

@@ -1,4 +1,4 @@
-"""Turns: a thread that waits runs the tasks that can run, and lets coroutines go on."""
+"""Turns: a waiting thread runs the tasks that can run, and lets coroutines go on."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from hocket.kernel.records import WorkerRecord
 
 @final
 class Turns:
-    """Runs what stands in the row, and turns event loops. It is what the parts for callers stand on; see
-    `kernel_parts.Floor`. Every method is called with the lock held.
+    """Runs the tasks in the courier's queue, and turns event loops. Every method is called with the lock held.
+
+    It is the `kernel_parts.Floor` of this engine.
 
     Args:
-        engine: Whose handles may have been dropped.
-        session: The kernel.
-        lock: Opened while loops turn.
-        running: What runs.
-        actors: Those that live.
-        carrier: Carries out what the kernel asks.
-        doer: Runs tasks.
+        engine: The engine to which the handles belong.
+        session: The session, with the kernel.
+        lock: The engine's lock, opened while loops turn.
+        running: The running tasks.
+        actors: The living actors.
+        carrier: The courier, which carries out the kernel's instructions.
+        doer: The runner of tasks.
     """
 
     def __init__(
@@ -43,14 +44,14 @@ class Turns:
         self._parked: dict[int, WorkerRecord] = {}
 
     def park(self, thread: int) -> None:
-        """A task of this thread waits in the user's code: its CPU is free for others, as if it waited in `get`."""
+        """Free the CPU of this thread's task, which waits in the user's code, as if it waited in `get`."""
         work = self._running.find_last(thread)
         if work is not None:
             self._kernel.block(work[0], [])
             self._parked[thread] = work[0]
 
     def unpark(self, thread: int) -> None:
-        """It goes on."""
+        """Take the CPU back for this thread's task, which goes on."""
         worker = self._parked.pop(thread, None)
         if worker is not None:
             self._kernel.unblock(worker)
@@ -65,10 +66,10 @@ class Turns:
         self.carry_out()
 
     def read_arrived(self) -> None:
-        """Nobody else says anything."""
+        """Return at once: there are no workers that send messages."""
 
     def run_all(self) -> None:
-        """Run what can run. A task in here may submit more, which runs in the inner call or the outer one."""
+        """Run all tasks that can run. Such a task may submit others, which run in the inner call or the outer one."""
         while (work := self._take_runnable()) is not None:
             worker, task = work
             if worker.id in self._kernel.workers and task.id in worker.inflight:
@@ -78,7 +79,7 @@ class Turns:
                 self._spin()
 
     def _take_runnable(self) -> base.Work | None:
-        """Take the next task or call that can run here: one of an actor that is in a call in another thread stays."""
+        """Take the next task or call that can run in this thread; not a call on an actor that is busy in another."""
         row = self._courier.runnable
         if not row:
             return None
@@ -91,25 +92,25 @@ class Turns:
         return found
 
     def _spin(self) -> None:
-        """Let coroutines run as far as they come."""
+        """Let coroutines run until each waits."""
         for worker_id, loop in list(self._actors.loops.items()):
             with self._lock.open():
                 loop.spin()
             worker = self._kernel.workers.get(worker_id)
-            if worker is not None and worker.actor is None:  # it ended itself
+            if worker is not None and worker.actor is None:  # the actor ended itself
                 self._courier.bury(worker, is_graceful=True)
         self.carry_out()
 
     def turn(self) -> bool:
-        """Let coroutines and tasks run as far as they come; tell whether somebody outside still waits for some."""
+        """Run coroutines and tasks as far as possible; return whether callbacks outside of the engine still wait."""
         if self._session.end is None:
             self._spin()
             self.run_all()
         return bool(self._session.callbacks)
 
     def turn_until(self, is_enough: Callable[[], bool], timeout_s: float | None) -> None:
-        """Run what can run, and wait for timers, sockets and threads that coroutines wait for, and for threads that run
-        tasks, until it is enough or in vain."""
+        """Run tasks until `is_enough` returns True, the time is over, or nothing can make progress any more. Meanwhile
+        wait for the timers, sockets and threads of coroutines, and for threads that run tasks."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         found = self._running.find_own()
         if found is not None:

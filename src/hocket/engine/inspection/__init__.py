@@ -1,7 +1,7 @@
 """Views of an engine: its kernel's records as plain rows, with Ray's names for kinds, fields and states.
 
-Written once for all engines: an engine brings its `Facts`, which say what the kernel cannot know (pids, clocks, sizes).
-Nothing here changes anything, and nothing is computed before somebody asks.
+All engines with a kernel share this package. An engine provides its `Facts`, which the kernel cannot know (pids,
+clocks, sizes). The functions change nothing, and compute only on request.
 """
 
 from hocket.engine.inspection.facts import LostWorker as LostWorker

@@ -1,4 +1,4 @@
-"""Facts that an engine knows of its session, and the words that all rows share."""
+"""Facts that an engine has about its session, and types that all rows share."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class LostWorker(NamedTuple):
     ended_at: float
     """Unix time."""
     was_asked: bool
-    """Whether we wanted it to end."""
+    """Whether Hocket itself ended it."""
 
 
 OwnSpan: TypeAlias = tuple[Kind, str, float, float, int]
-"""Something that the driver itself spent time on: kind, name, start, seconds, and how many references it waited for or
-bytes it put. A plain tuple: each `get` that waits makes one."""
+"""A span of the driver's own time: kind, name, start, seconds, and the number of references that it waited for or of
+bytes that it put. A plain tuple, because each `get` that waits makes one."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Facts:
-    """The facts that an engine knows besides its kernel. Its callables are called with the engine's lock held."""
+    """The kernel of an engine, and facts that the kernel does not know. Callables are called with the lock held."""
 
     kernel: machine.Kernel
     job_id: str
@@ -45,27 +45,30 @@ class Facts:
     opened_at: float
     """Unix time."""
     get_pid: Callable[[int], int]
-    """The pid of a worker, dead ones included; 0 if it is not known."""
+    """A function that returns the pid of a worker, living or dead; 0 if it is unknown."""
     find_running: Callable[[WorkerRecord], tuple[int, float]]
-    """The task that a worker started last, and when, by `time.perf_counter`; zeros where unknown."""
+    """A function that returns the task that a worker started last, and its start by `time.perf_counter`; zeros if
+    unknown."""
     measure: Callable[[tuple[object, ...]], int]
-    """Bytes of a payload."""
+    """A function that returns the bytes of a payload."""
     locate: Callable[[tuple[object, ...]], str]
-    """The source line that made a payload, where known."""
+    """A function that returns the source line that made a payload, if known."""
     errors: Collection[exceptions.ErrorRecord]
-    """Oldest first."""
+    """The last failures, oldest first."""
     count_errors: Callable[[], int]
-    """Returns how many there were, with those that are no longer remembered."""
+    """A function that returns how many failures there were, including those that have left `errors`."""
     starts: Mapping[int, float] = field(default_factory=dict)
-    """When each task that runs was started, by `time.perf_counter`, where the engine itself runs them; first asked."""
+    """The start of each running task, by `time.perf_counter`, if the engine itself runs the tasks. It comes before the
+    result of `find_running`."""
     lost: Iterable[LostWorker] = ()
-    """Oldest first."""
+    """The workers that ended last, oldest first."""
     spans: Iterable[OwnSpan] = ()
-    """Oldest first."""
+    """The driver's own last spans, oldest first."""
     read_events: Callable[[], list[reader.Batch]] | None = None
-    """Returns the events of all processes, where they are written down; else runs are known from the kernel alone."""
+    """A function that returns the events of all processes; None if they are not recorded: then only the kernel knows of
+    runs."""
 
 
 def to_amounts(demand: resources.Demand) -> dict[str, float]:
-    """Return a demand as people write it."""
+    """Return a demand as amounts by resource name."""
     return {name: units / resources.UNIT for name, units in demand}

@@ -1,4 +1,4 @@
-"""Tasks: the living, the last that are over, and what they took."""
+"""The rows of tasks, living and finished ones, and their spans."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TASK_TYPES = {
     TaskKind.CREATION: "ACTOR_CREATION_TASK",
     TaskKind.CALL: "ACTOR_TASK",
 }
-"""Ray's words for our kinds of task."""
+"""Ray's names for our kinds of tasks."""
 
 
 _RECORDED_TYPES = {
@@ -29,17 +29,17 @@ _RECORDED_TYPES = {
     layout.Kind.PUT: "DRIVER",
     **{kind: kind.name for kind in layout.Kind if kind > layout.Kind.PUT},
 }
-"""The same words for events."""
+"""The names for our kinds of events: Ray's for runs, and ours for the rest."""
 
 
 def list_tasks(facts: Facts) -> Iterator[Row]:
-    """Return a row for each task: living ones first, then those that are remembered, the latest first."""
+    """Yield a row for each task: first the living tasks, then the finished tasks that are kept, the latest first."""
     offset = time.time() - time.perf_counter()
     errors = {record.task_id: record for record in facts.errors}
     for task in list(facts.kernel.tasks.values()):
         yield _describe_living(facts, task, offset)
     failed_types: dict[int, str | None] = {}
-    # The constructor of an actor that was built again is there more than once, and lives while it runs again.
+    # The constructor of an actor that was built again is in the list more than once, and not finished while it runs.
     closed = list({task.id: task for task in facts.kernel.closed_tasks if task.state == TaskState.DONE}.values())
     for task in closed:
         failed_types[task.id] = _find_error_type(task, failed_types)
@@ -95,7 +95,7 @@ def _describe_task(facts: Facts, task: TaskRecord, worker_id: int) -> Row:
 
 
 def find_state(facts: Facts, task: TaskRecord) -> tuple[str, float]:
-    """Return Ray's word for how far a living task is, and when it was started."""
+    """Return Ray's name for the state of a living task, and its start by `time.perf_counter`; 0 if unknown."""
     if task.state == TaskState.WAITING:
         return "PENDING_ARGS_AVAIL", 0.0
     worker = task.worker
@@ -115,13 +115,13 @@ def find_state(facts: Facts, task: TaskRecord) -> tuple[str, float]:
 
 
 def count_tasks(facts: Facts) -> Iterator[Row]:
-    """Return how many tasks of each function are in each state."""
+    """Yield the number of tasks of each function in each state."""
     counts: Counter[tuple[str, TaskKind, str]] = Counter()
     for task in facts.kernel.tasks.values():
         counts[task.options.name, task.kind, find_state(facts, task)[0]] += 1
     seen: Counter[tuple[str, TaskKind]] = Counter()
     by_function: dict[records.FunctionRuns, Counter[tuple[str, TaskKind]]] = {}
-    for task in facts.kernel.closed_tasks:  # thousands, while tasks wait: so little is done for each
+    for task in facts.kernel.closed_tasks:  # a short loop body: there are thousands, and the engine's lock is held
         name, kind = task.options.name, task.kind
         if getattr(task, "error_type", None) is not None or getattr(task, "ran_on", None) is None:
             counts[name, kind, "FAILED"] += 1
@@ -135,7 +135,7 @@ def count_tasks(facts: Facts) -> Iterator[Row]:
         by_function[runs][name, kind] += 1
     for runs, named in by_function.items():
         seen.update(named)
-        # Short runs are not remembered one by one, nor is by which of several names of a function they ran.
+        # The kernel keeps only a sample of short runs. The rest counts under the function's latest name.
         seen[next(reversed(named))] += max(0, runs.count - named.total())
     for (name, kind), count in seen.items():
         counts[name, kind, "FINISHED"] += count
@@ -144,7 +144,7 @@ def count_tasks(facts: Facts) -> Iterator[Row]:
 
 
 def list_spans(facts: Facts) -> Iterator[Row]:
-    """Return what took how long: tasks, and what the driver itself did; what was overwritten is counted."""
+    """Yield the spans of tasks and of the driver itself, and the number of overwritten ones for each process."""
     if facts.read_events is not None:
         yield from _list_recorded(facts, facts.read_events())
     else:
@@ -221,7 +221,7 @@ def _count_threads(options: records.ActorOptions) -> int:
 
 
 def _find_error_type(task: TaskRecord, earlier: Mapping[int, str | None]) -> str | None:
-    """Return the error of a task that is over; None after a success. It may have come with an argument."""
+    """Return the class of a finished task's error, which may be an argument's; None after a success."""
     if task.outcome is not None:
         return task.outcome[3]
     causes = (earlier.get(object_id) for object_id in task.dependencies)

@@ -1,4 +1,4 @@
-"""Actors, workers, objects, and what there is one of."""
+"""The rows of actors, workers, objects, placement groups, nodes, jobs and failures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEATHS = frozenset({"WorkerCrashedError", "OutOfMemoryError", "ActorDiedError"}
 
 
 def list_actors(facts: Facts) -> Iterator[Row]:
-    """Return a row for each actor."""
+    """Yield a row for each actor, living ones first."""
     for actor in list(facts.kernel.actors.values()):
         yield _describe_actor(facts, actor)
     for actor in reversed(list(facts.kernel.closed_actors)):
@@ -50,12 +50,12 @@ def _describe_actor(facts: Facts, actor: records.ActorRecord) -> Row:
 
 
 def list_workers(facts: Facts) -> Iterator[Row]:
-    """Return a row for the driver and each worker, dead ones included."""
+    """Yield a row for the driver and each worker, dead ones included."""
     yield _describe_worker(facts, records.DRIVER, facts.driver_pid, "DRIVER") | {"state": "DRIVER"}
     now = time.perf_counter()
     for worker in list(facts.kernel.workers.values()):
         pid = facts.get_pid(worker.id)
-        if pid == facts.driver_pid:  # nothing has a process of its own here
+        if pid == facts.driver_pid:  # the engine runs all work in the driver's process
             continue
         task_id, started = facts.find_running(worker)
         task = worker.inflight.get(task_id)
@@ -96,7 +96,7 @@ def _describe_worker(facts: Facts, worker_id: int, pid: int, worker_type: str) -
 
 
 def list_objects(facts: Facts) -> Iterator[Row]:
-    """Return a row for each object."""
+    """Yield a row for each object."""
     for record in list(facts.kernel.objects.values()):
         task = record.task
         owner = next(iter(record.holders), records.DRIVER) if record.holders else records.DRIVER
@@ -122,14 +122,14 @@ def _classify_reference(facts: Facts, record: records.ObjectRecord) -> str:
 
 
 def list_groups(facts: Facts) -> Iterator[Row]:
-    """Return a row for each placement group."""
+    """Yield a row for each placement group."""
     for group in list(facts.kernel.groups.values()):
         described = node.describe_group(group, facts.node_id)
         yield described | {"creator_job_id": facts.job_id, "is_detached": False}
 
 
 def list_nodes(facts: Facts) -> Iterator[Row]:
-    """Return the row of this machine."""
+    """Yield the row of this machine."""
     total = {name: units / resources.UNIT for name, units in facts.kernel.pool.total.items()}
     described = node.describe_node(facts.node_id, total, facts.labels)
     yield {
@@ -147,7 +147,7 @@ def list_nodes(facts: Facts) -> Iterator[Row]:
 
 
 def list_jobs(facts: Facts) -> Iterator[Row]:
-    """Return the row of this session."""
+    """Yield the row of this session."""
     yield {
         "job_id": facts.job_id,
         "submission_id": None,
@@ -163,7 +163,7 @@ def list_jobs(facts: Facts) -> Iterator[Row]:
 
 
 def list_events(facts: Facts) -> Iterator[Row]:
-    """Return a row for each failure."""
+    """Yield a row for each failure."""
     for number, error in enumerate(facts.errors, facts.count_errors() - len(facts.errors)):
         is_death = error.error_type in _DEATHS
         yield {

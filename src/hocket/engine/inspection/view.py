@@ -1,4 +1,4 @@
-"""The rows of each kind, chosen and counted."""
+"""The rows of each kind: filtered, limited, and counted for snapshots."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hocket.kernel import resources
 from hocket.kernel.records import ActorState
 
 Filter = tuple[str, str, object]
-"""``(field, "=" or "!=", value)``"""
+"""A condition on a row: ``(field, "=" or "!=", value)``."""
 
 KINDS = (
     "actors",
@@ -29,13 +29,13 @@ KINDS = (
     "tasks",
     "workers",
 )
-"""What can be listed. ``spans`` is what the timeline is drawn from; ``task_counts`` is tasks by function and state."""
+"""The kinds of rows. ``spans`` are the timeline's data; ``task_counts`` are numbers of tasks by function and state."""
 
 SHOWN_ROWS = 500
-"""Rows of one kind in a snapshot at most: more fill no screen. A guess."""
+"""The most rows of one kind in a snapshot: no screen shows more. A guess."""
 
 SHOWN_ERRORS = 5
-"""Errors in a snapshot, the latest."""
+"""How many errors a snapshot has: the latest."""
 
 _LISTERS: dict[str, Callable[[Facts], Iterator[Row]]] = {
     "actors": things.list_actors,
@@ -54,10 +54,10 @@ _LISTERS: dict[str, Callable[[Facts], Iterator[Row]]] = {
 
 @final
 class StateView(Facts):
-    """A look at a session."""
+    """A view of a session, which lists the rows of each kind."""
 
     def list_records(self, kind: str, filters: Sequence[Filter] = (), limit: int | None = None) -> list[Row]:
-        """Return the rows of a kind that pass all filters; what lives comes before what is over.
+        """Return the rows of a kind that pass all filters; rows of living things come first.
 
         Raises:
             ValueError: The kind is unknown.
@@ -70,7 +70,8 @@ class StateView(Facts):
         return list(itertools.islice(found, limit))
 
     def build_snapshot(self, statistics: Mapping[str, object]) -> Row:
-        """Return, as plain data, what `hocket status` shows of the session. Large sessions are cut, and say so."""
+        """Return the session's state for `hocket status`, as plain data. ``left_out`` counts the rows beyond
+        `SHOWN_ROWS`."""
         pool = self.kernel.pool
         functions = self.list_records("task_counts")
         rows = {
@@ -110,7 +111,7 @@ class StateView(Facts):
 
 
 def matches(row: Row, one: Filter) -> bool:
-    """Tell whether a row passes a filter. Words compare without regard to case, numbers also with their text."""
+    """Return whether a row passes a filter. Texts compare without regard to case; numbers also equal their texts."""
     name, sign, wanted = one
     value = row.get(name)
     if isinstance(value, str):

@@ -3,28 +3,27 @@
 A frame is a length (4 bytes, little-endian) and a marshalled list of messages; a message is a tuple that starts with a
 number from `messages`. Marshal carries plain data only: reading a frame builds tuples, numbers and bytes and can run no
 code, whatever the bytes are (from Python 3.13 on, not even build a code object). Measured here, 64 messages a frame:
-0.1 us a message each way, against 0.24 us with msgpack and as much as with pickle, which could run code.
+0.1 us a message each way, against 0.24 us with msgpack or with pickle, which could run code.
 
-A message is encoded when it is posted, not when it is sent: one that cannot be built is an error of whoever made it,
-and never stands in the way of others. Marshal's second format is used, in which no part of a message refers to another
-one, so encoded messages can be strung together to a frame (and it is the faster one for single messages: 0.2 us against
-0.4). One that is known to be short and plain, such as a task's, may be put in the outbox as it is: a frame of these is
-encoded at once.
+A message is encoded when it is posted, not when it is sent: a message that cannot be built is its maker's error, and
+never holds up others. Marshal's second format is used. In this format no part of a message refers to another part, so
+encoded messages can be joined to a frame (and single messages are faster: 0.2 us against 0.4). A message that is known
+to be short and plain, such as a task's, may be put in the outbox unencoded; a frame of these is encoded at once.
 
-Descriptors travel in the order of the messages that they belong to (`take_descriptor`).
+Descriptors travel in the order of their messages (`take_descriptor`).
 
-A socket is taken into use only if the kernel says that its other end was made by a process of the same user.
+A socket is used only if the Linux kernel says that a process of the same user made its other end.
 
-Marshal believes what a frame announces: nine bytes can ask for a tuple of 16 GiB. So each frame must begin like ours,
-with a list that is no longer than the frame and a short tuple in it, before marshal sees it (0.3 us a frame, measured);
-what is no frame of ours is refused there. What is not defended against: a frame that begins like ours and announces too
-much further in. To find that, every byte would have to be looked at (measured, with a regular expression: 10 us for a
-frame that is parsed in 12), and more than looked at, because any byte may also stand inside a value. Only a process of
-the session, which could fill the memory anyway, can forge one; if the memory does not suffice, it is a `FrameError`
-too.
+Marshal believes the sizes that a frame announces: nine bytes can ask for a tuple of 16 GiB. So a check refuses, before
+marshal sees it, each frame that does not begin with a list no longer than the frame and a short tuple in the list
+(0.3 us a frame, measured). There is no defence against a frame that begins correctly and announces too much further in.
+To find such a frame, the check would have to look at every byte (measured, with a regular expression: 10 us for a
+frame that is parsed in 12), and to parse as well, because any byte may also stand inside a value. Only a process of the
+session can forge such a frame, and it could fill the memory anyway. If the memory does not suffice, the frame is a
+`FrameError` too.
 
-`Channel` never blocks in a send: `flush` keeps what the socket will not take. A worker talks to the driver over a
-`journal.JournalChannel`, which may block, and whose messages outlive the worker.
+`Channel` never blocks in a send: `flush` keeps the bytes that the socket will not take. A worker talks to the driver
+over a `journal.JournalChannel`, which may block, and whose messages outlive the worker.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ from typing import Any
 Message = tuple[Any, ...]
 
 RECEIVE_BYTES = 256 * 1024
-"""How much is read at once. About what a Unix socket holds here (208 KiB)."""
+"""The bytes that are read at once: about as many as a Unix socket holds here (208 KiB)."""
 
 MAX_FRAME_BYTES = 1 << 31
-"""A longer frame cannot be meant."""
+"""The longest frame; a longer announcement is an error."""
 
 MAX_MESSAGE_BYTES = 1 << 30
-"""A longer message is refused where it is made. Large values lie in shared memory, so this is a call with thousands of
-values beside it."""
+"""A longer message is refused where it is made. Large values lie in shared memory, so only a call with thousands of
+values beside its arguments is so long."""
 
 FRAME_BYTES = 1 << 26
-"""Messages that are longer together go in several frames."""
+"""Messages with more bytes together go in several frames."""
 
 MAX_DESCRIPTORS = 128
 """Descriptors beside one frame; the kernel's limit is 253."""
@@ -66,19 +65,19 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class FrameError(Exception):
-    """The bytes on the socket are no frames of ours."""
+    """The bytes on the socket are no valid frames."""
 
 
 class MessageError(ValueError):
-    """A message cannot be built: it is too large, or holds what is no plain data."""
+    """A message cannot be built: it is too large, or holds more than plain data."""
 
 
 class PeerError(Exception):
-    """The other end of the socket belongs to somebody else."""
+    """The socket is no Unix socket, or another user's process made its other end."""
 
 
 def check_peer(sock: socket.socket) -> None:
-    """Make sure that a socket is one end of a pair that a process of this user made, as the kernel says."""
+    """Raise unless the kernel says that a process of this user made the other end of a socket pair."""
     if sock.family != socket.AF_UNIX:
         raise PeerError(
             f"a session talks over Unix socket pairs only, but descriptor {sock.fileno()} is {sock.family!r}"
@@ -93,10 +92,10 @@ def check_peer(sock: socket.socket) -> None:
 
 
 def encode(message: Message) -> bytes:
-    """Return the message as it stands in a frame.
+    """Return the bytes of a message in a frame.
 
     Raises:
-        MessageError: It cannot be built.
+        MessageError: The message cannot be built.
     """
     try:
         data = marshal.dumps(message, FORMAT)
@@ -128,13 +127,13 @@ class Channel:
         sock.setblocking(False)
         self.sock = sock
         self.fd = sock.fileno()
-        #: The contents of the next frame: encoded messages, and such as are known to be short and plain.
+        #: The messages of the next frame: encoded, or known to be short and plain.
         self.outbox: list[bytes | Message] = []
-        #: How many messages have come.
+        #: The number of messages that have come.
         self.received = 0
-        #: Descriptors that belong to them; still the sender's, and duplicated until they are sent.
+        #: The descriptors of the messages in `outbox`; still the sender's, and duplicated until they are sent.
         self.outbox_fds: list[int] = []
-        # Not a bytearray, which would touch all of it: most channels never carry as much at once.
+        # Not a bytearray, which would touch all its memory: most channels never carry as much at once.
         self._view = memoryview(mmap.mmap(-1, RECEIVE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         self._partial = bytearray()
         self._unsent: deque[tuple[memoryview, list[int]]] = deque()
@@ -143,18 +142,18 @@ class Channel:
     # --- sending ------------------------------------------------------------------------------------------------------
 
     def post(self, message: Message) -> None:
-        """Put a message in the outbox. Descriptors that belong to it stand in `outbox_fds` already."""
+        """Put a message in the outbox. Its descriptors stand in `outbox_fds` already."""
         self.outbox.append(encode(message))
 
     def flush(self) -> bool:
-        """Send what is in the outbox without blocking; tell whether all of it is on its way."""
+        """Send the outbox without blocking; return whether all of it is on its way."""
         if self.outbox:
             fds = self.outbox_fds
             frame, *more = build_frames(self.outbox)
             self.outbox = []
             if fds:
                 self.outbox_fds = []
-                # A descriptor must stay open until the kernel has it, which may be later than its object lives.
+                # The kernel may take a descriptor after its object's end; a duplicate stays open until then.
                 fds = [os.dup(fd) for fd in fds]
             if not self._unsent and not fds:
                 try:
@@ -169,7 +168,7 @@ class Channel:
                 while len(fds) > MAX_DESCRIPTORS:
                     self._unsent.append((memoryview(_EMPTY_FRAME), fds[:MAX_DESCRIPTORS]))
                     fds = fds[MAX_DESCRIPTORS:]
-                self._unsent.append((memoryview(frame), list(fds)))  # its own list: the outbox goes on with the other
+                self._unsent.append((memoryview(frame), list(fds)))  # a copy: an empty `fds` is the outbox's list
             self._unsent += [(memoryview(other), []) for other in more]
         return self._send_rest()
 
@@ -194,7 +193,7 @@ class Channel:
         return True
 
     def has_unsent(self) -> bool:
-        """Tell whether the socket would not take everything."""
+        """Tell whether the socket has left bytes unsent."""
         return bool(self._unsent)
 
     # --- receiving ----------------------------------------------------------------------------------------------------
@@ -240,7 +239,7 @@ class Channel:
         return messages
 
     def take_descriptor(self) -> int:
-        """Return the descriptor that belongs to the message being handled; the caller closes it."""
+        """Return the descriptor of the message being handled; the caller closes it."""
         if not self._descriptors:
             raise FrameError("a message announced a descriptor, and none came with it")
         return self._descriptors.popleft()
@@ -258,7 +257,7 @@ class Channel:
 
 
 def build_frames(outbox: list[bytes | Message]) -> list[bytes]:
-    """Return the frame of these messages; several, if they are long."""
+    """Return the frame of an outbox; several frames, if the messages are long."""
     if set(map(type, outbox)) == _SHORT:
         body = marshal.dumps(outbox, FORMAT)
         return [_LENGTH.pack(len(body)) + body]
@@ -281,7 +280,7 @@ def _build_frame(encoded: list[bytes]) -> bytes:
 
 
 def parse_all(encoded: memoryview) -> list[Message]:
-    """Return messages that stand one behind the other, without a head."""
+    """Return the messages in bytes that have no frame's head."""
     messages: list[Message] = []
     stream = io.BytesIO(encoded)
     while stream.tell() < len(encoded):
@@ -305,7 +304,7 @@ def _parse(frame: memoryview, size: int) -> list[Message]:
         raise FrameError("a frame does not begin with a list of messages")
     try:
         messages = _load(frame)
-    except Exception as error:  # MemoryError and SystemError included: whatever the bytes are, they are not ours
+    except Exception as error:  # MemoryError and SystemError included: such bytes are no frame
         raise FrameError(f"a frame does not hold plain data: {error}") from error
     if type(messages) is not list or not set(map(type, messages)) <= _SHORT or () in messages:
         raise FrameError("a frame must hold a list of tuples")
@@ -316,24 +315,24 @@ if sys.version_info >= (3, 13):
     _load = functools.partial(marshal.loads, allow_code=False)
     _load_from = functools.partial(marshal.load, allow_code=False)
 else:
-    _load = marshal.loads  # it builds plain data only, and the fuzz test holds it to that
+    _load = marshal.loads  # it builds plain data only, which the fuzz test checks
     _load_from = marshal.load
 
 FORMAT = 2
 """The version of marshal's format in which objects do not refer to each other."""
 
 HEAD = struct.Struct("<IBI")
-"""How a frame begins: its length without these four bytes, and the head of marshal's list, with how many are in it."""
+"""The head of a frame: its length without these four bytes, and the head of marshal's list with its length."""
 LIST = ord("[")
 LIST_BYTES = 5
 _LENGTH = struct.Struct("<I")
 _SHORT = {tuple}
-"""The types in an outbox in which nothing is encoded yet."""
+"""The types in an outbox without encoded messages."""
 _TYPE = 0x7F
-"""The bits of a type; the last one tells that the object may be referred to later."""
+"""The bits of a type; the last bit marks an object that may be referred to later."""
 _START = struct.Struct("<BIBxBH")
-"""How a list begins: its type and length, and the first message's type and the upper bytes of its length."""
+"""The start of a list: its type and length, and the first message's type and the upper bytes of its length."""
 _SHORT_TUPLE = [ord("("), 0, 0]
-"""Of the first message: it is announced as a tuple of less than 256 parts, as every message is."""
+"""The start of the first message: a tuple of less than 256 parts, as every message is."""
 
 _EMPTY_FRAME = _build_frame([])

@@ -1,14 +1,14 @@
-"""`breakpoint()` in a task or an actor: pdb on the terminal that the driver was started from.
+"""``breakpoint()`` in a task or an actor: pdb on the terminal that the driver was started from.
 
 A worker's stdin is /dev/null, and its session is not the terminal's. The guardian remembers the name of the terminal
-before it closes its own stdin, and a worker opens it anew when `breakpoint()` is called. That needs no job control: the
-kernel stops background readers (SIGTTIN) only if the terminal is their controlling one, and a worker has none.
+before it closes its own stdin, and a worker opens the terminal anew at a ``breakpoint()``. This needs no job control:
+the Linux kernel stops background readers (SIGTTIN) only at their controlling terminal, and a worker has none.
 
-One worker at a time talks to the terminal. It holds a lock on the session's status table from its first prompt until it
-goes on (`continue`, `quit`, or the end of the task's function); another worker's `breakpoint()` waits for that.
+One worker at a time uses the terminal. It holds a lock on the session's status table from its first prompt until it
+goes on (``continue``, ``quit``, or the end of the task's function); another worker's ``breakpoint()`` waits for it.
 
 Holes: a driver that reads the terminal itself at the same moment competes for the lines, and Ctrl-C goes to the
-driver, which owns the terminal. Only `breakpoint()` is redirected, not a `pdb.set_trace()` that is written out.
+driver, which owns the terminal. Only ``breakpoint()`` is redirected, not an explicit ``pdb.set_trace()``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 
 def find_terminal() -> str | None:
-    """Return the name of the terminal on stdin; None if stdin is none, or has no name here."""
+    """Return the name of the terminal on stdin; None if stdin is no terminal, or its terminal has no name here."""
     try:
         return os.ttyname(0)
     except OSError:
@@ -28,12 +28,12 @@ def find_terminal() -> str | None:
 
 
 def install(terminal: str | None, lock_fd: int, get_title: Callable[[], str]) -> None:
-    """Send `breakpoint()` of this process to a terminal, unless ``PYTHONBREAKPOINT`` says where it is to go.
+    """Send ``breakpoint()`` of this process to a terminal, unless ``PYTHONBREAKPOINT`` names another debugger.
 
     Args:
-        terminal: Its name; None if there is none, and `breakpoint` explains that.
-        lock_fd: A file that all processes which share the terminal have open.
-        get_title: Says what is running.
+        terminal: The terminal's name; without a terminal None, and `breakpoint` explains that.
+        lock_fd: A file that all processes on the terminal have open.
+        get_title: Returns a description of the running work.
     """
 
     def stop_here(*args: object, **kwargs: object) -> object:
@@ -42,7 +42,7 @@ def install(terminal: str | None, lock_fd: int, get_title: Callable[[], str]) ->
         title = get_title()
         if terminal is None:
             raise RuntimeError(_explain(title, "the driver's stdin is not one, as in a notebook, a pipe or a CI job"))
-        # Loaded on use: pdb and what it needs would take 10 ms of each session's start.
+        # Loaded on use: pdb and its own imports would take 10 ms of each session's start.
         terminal_pdb = importlib.import_module("hocket.engine.local.terminal_pdb")
         try:
             file = terminal_pdb.open_terminal(terminal)

@@ -1,6 +1,6 @@
-"""The driver's part of the object store: every object, the limit, and what goes to disk.
+"""The driver's part of the object store: every object, the limit, and the values that go to disk.
 
-`store` explains how it all fits together.
+`store` explains how the parts fit together.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from hocket.kernel.records import DRIVER
 T = TypeVar("T")
 
 GRANT_BYTES = 4 << 20
-"""The least that a worker is granted, so that it asks once for many small segments. Touching so much new memory takes 1
-ms, a question 0.1 ms."""
+"""The smallest grant to a worker, which then asks once for many small segments. Touching so much new memory takes 1 ms,
+a question 0.1 ms."""
 
 GIVE_SECONDS = 1.0
-"""How long a worker may take to give back what it was told to. It takes milliseconds unless native code holds the
-interpreter lock there; then more is spilled than was needed."""
+"""How long a worker may take to give memory back. It takes milliseconds unless native code holds the interpreter lock
+there; then more is spilled than was needed."""
 
 SHOWN_HOLDERS = 5
-"""Source lines in an error message. The largest few are what one can do something about."""
+"""Source lines in an error message. A user can do something about the largest few."""
 
 
 class Entry:
@@ -43,15 +43,15 @@ class Entry:
         self.payload = payload
         self.object_id: int = payload[2]
         self.size: int = payload[3]
-        #: The source line that made it.
+        #: The source line that made the object.
         self.where: str = payload[5]
-        #: The pool's if the driver made it, else its own.
+        #: The pool's descriptor if the driver made the object, else the entry's own.
         self.fd = fd
         self.worker_id = worker_id
-        #: Bytes that it takes, of memory or of disk.
+        #: The bytes that the object takes, of memory or of disk.
         self.capacity = capacity
         self.is_file = is_file
-        #: How many mappings each process has, or will have when a message arrives.
+        #: How many mappings each process has, or will have when messages arrive.
         self.pins: dict[int, int] = {}
 
 
@@ -61,26 +61,26 @@ class WorkerMemory:
     __slots__ = ("granted", "total", "used", "waited_for")
 
     def __init__(self) -> None:
-        #: The bytes of its last report, and those granted since.
+        #: The bytes of its last report, and the grants since then.
         self.total = 0
         #: The bytes granted in all.
         self.granted = 0
         #: The bytes in segments of its living objects; the only field that outlives a dead worker.
         self.used = 0
-        #: How many requests to give memory back it has not answered.
+        #: How many demands to give memory back it has not answered.
         self.waited_for = 0
 
     def count(self) -> int:
-        """Return what it takes."""
+        """Return the bytes that the pool takes."""
         return max(self.total, self.used)
 
 
 class ObjectTable(store.Store):
-    """Every object that has a segment or a file, and who maps it. Called with the lock held.
+    """Every object that has a segment or a file, and the processes that map it. Called with the lock held.
 
     Args:
-        lock: The driver's.
-        tell: Appends a message to what a worker is to get; False if it is dead. Called with the lock held.
+        lock: The driver's lock.
+        tell: Puts a message into a worker's outbox; returns False if the worker is dead. Called with the lock held.
     """
 
     def __init__(self, lock: threading.RLock, tell: Callable[[int, tuple[object, ...]], bool]) -> None:
@@ -89,7 +89,7 @@ class ObjectTable(store.Store):
         #: Objects whose mapping in this process is gone; a finalizer may append at any moment.
         self.unmapped: deque[int] = deque()
         self._tell = tell
-        #: Candidates for spilling: entries in memory that nobody maps, the one used least recently first.
+        #: Candidates for spilling: entries in memory that no process maps, the least recently used first.
         self._idle: OrderedDict[int, Entry] = OrderedDict()
         self._idle_bytes = 0
         self._workers: dict[int, WorkerMemory] = {}
@@ -103,9 +103,8 @@ class ObjectTable(store.Store):
         self._add(Entry(payload, held.fd, DRIVER, held.capacity, is_file=held.is_file))
 
     def take(self, payload: payloads.Payload, fd: int, worker_id: int) -> None:
-        """Take over the descriptor of a segment or file that a worker made. A generator that is run again makes its
-        items again: those that are there already are sent back."""
-        if payload[2] in self.entries:
+        """Take over the descriptor of a segment or file that a worker made."""
+        if payload[2] in self.entries:  # a generator that runs again makes its items again: the second copy goes back
             os.close(fd)
             self._tell(worker_id, (messages.RECYCLE, payload[2], True))
             return
@@ -120,7 +119,7 @@ class ObjectTable(store.Store):
         self._park(entry)
 
     def _park(self, entry: Entry) -> None:
-        """Nobody maps it: it may be spilled, after those that have been idle for longer."""
+        """Let an entry that no process maps be spilled, after entries that have been idle for longer."""
         if not entry.is_file:
             self._idle[entry.object_id] = entry
             self._idle_bytes += entry.capacity
@@ -130,14 +129,14 @@ class ObjectTable(store.Store):
             self._idle_bytes -= entry.capacity
 
     def lend(self, object_id: int, worker_id: int = DRIVER) -> int:
-        """Return an object's descriptor for a mapping in some process, and pin the object until `unpin`."""
+        """Return an object's descriptor for a mapping in a process, and pin the object until `unpin`."""
         entry = self.entries[object_id]
         entry.pins[worker_id] = entry.pins.get(worker_id, 0) + 1
         self._unpark(entry)
         return entry.fd
 
     def unpin(self, object_id: int, worker_id: int) -> None:
-        """One mapping is gone."""
+        """Note that one mapping of a process is gone."""
         entry = self.entries.get(object_id)
         if entry is not None and worker_id in entry.pins:
             entry.pins[worker_id] -= 1
@@ -150,15 +149,15 @@ class ObjectTable(store.Store):
             self._park(entry)
 
     def drain_unmapped(self) -> None:
-        """Unpin what this process does not map any more."""
+        """Unpin the objects that this process no longer maps."""
         while self.unmapped:
             self.unpin(self.unmapped.popleft(), DRIVER)
 
     def free(self, payload: payloads.Payload) -> None:
-        """Nothing needs the object: its segment goes back to who made it, its file is gone."""
+        """Free an object: its segment goes back to its maker, or its file is closed."""
         object_id = payload[2]
         entry = self.entries.get(object_id)
-        if entry is None or entry.payload is not payload:  # the second of two, which was not taken
+        if entry is None or entry.payload is not payload:  # a second copy, which `take` sent back
             return
         del self.entries[object_id]
         self._unpark(entry)
@@ -180,7 +179,7 @@ class ObjectTable(store.Store):
         return self._workers.setdefault(worker_id, WorkerMemory())
 
     def list_holders(self) -> list[tuple[str, int, int]]:
-        """Return who made the living objects: source line, bytes and number of objects; the largest first."""
+        """Return the makers of the living objects: source line, bytes and number of objects; the largest first."""
         found: dict[str, tuple[int, int]] = {}
         for entry in self.entries.values():
             taken, count = found.get(entry.where, (0, 0))
@@ -193,12 +192,12 @@ class DriverStore(ObjectTable):
     """The store of the driver, which knows the objects of all processes.
 
     Args:
-        lock: The driver's.
+        lock: The driver's lock.
         limit: How many bytes the segments of all processes may take.
-        folder: Where spill files are made; empty finds one when the first is needed.
-        tell: Appends a message to what a worker is to get; False if it is dead. Called with the lock held.
-        send: Sends what was told. Called with the lock held.
-        wait: Handles messages until something is so (asked with the lock held) or the time is over.
+        folder: The folder for spill files; empty finds one when the first file is made.
+        tell: See `ObjectTable`.
+        send: Sends the messages in all outboxes. Called with the lock held.
+        wait: Handles messages until a condition (called with the lock held) is true or the time is over.
     """
 
     def __init__(
@@ -223,13 +222,13 @@ class DriverStore(ObjectTable):
     # --- workers; called with the lock held ---------------------------------------------------------------------------
 
     def note_pool(self, worker_id: int, has: int, granted: int, *, is_answer: bool = False) -> None:
-        """A worker says how large its pool is, and how much of what it was granted it knows of."""
+        """Note a worker's report: the size of its pool, and the sum of the grants that it has received."""
         memory = self._get_worker(worker_id)
         memory.total = has + memory.granted - granted
-        memory.waited_for = max(0, memory.waited_for - is_answer)  # one may come too late to be waited for
+        memory.waited_for = max(0, memory.waited_for - is_answer)  # a late answer is no longer waited for
 
     def _tell_to_give(self, worker_id: int, object_id: int) -> None:
-        """Have a worker give back a segment, or with 0 all that is warm."""
+        """Have a worker give back a segment, or with 0 all its warm segments."""
         if self._tell(worker_id, (messages.RECYCLE, object_id, False)):
             self._get_worker(worker_id).waited_for += 1
 
@@ -237,7 +236,7 @@ class DriverStore(ObjectTable):
         return not any(memory.waited_for for memory in self._workers.values())
 
     def lose_worker(self, worker_id: int) -> None:
-        """The worker is dead: its warm memory and its mappings are gone; what it made lives on."""
+        """Forget a dead worker's warm memory and mappings; the objects that it made live on."""
         memory = self._workers.get(worker_id)
         if memory is not None:
             memory.total = memory.waited_for = 0
@@ -248,7 +247,7 @@ class DriverStore(ObjectTable):
                 self._drop_pins(entry, worker_id)
 
     def answer_room(self, worker_id: int, question_id: int, needed: int) -> None:
-        """A worker asks for room: grant it, or have the spiller make it."""
+        """Grant a worker the room that it asks for, or have the spiller make room."""
         for wanted in (max(needed, GRANT_BYTES), needed):
             if self._fits(wanted):
                 self._grant(worker_id, question_id, wanted)
@@ -276,7 +275,7 @@ class DriverStore(ObjectTable):
     # --- room ---------------------------------------------------------------------------------------------------------
 
     def count_bytes(self) -> int:
-        """Return what the segments of all processes take."""
+        """Return the bytes that the segments of all processes take."""
         return self.pool.count_bytes() + sum([memory.count() for memory in self._workers.values()])
 
     def _fits(self, needed: int) -> bool:
@@ -286,8 +285,7 @@ class DriverStore(ObjectTable):
         return self._make(capacity, lambda: self.pool.take_new(capacity))
 
     def _make(self, needed: int, take: Callable[[], T]) -> T | None:
-        """Make room and return what `take` returns, called with the lock held in the same breath; None if there can
-        be none."""
+        """Make room and return the result of `take`, which runs before the lock is released; None without room."""
         with self.lock:
             if self._fits(needed):
                 return take()
@@ -311,8 +309,7 @@ class DriverStore(ObjectTable):
         return None
 
     def _wait_given(self) -> None:
-        """Wait until the workers have given back the memory that they owe; give up one that does not answer that takes
-        long."""
+        """Wait until the workers have given back the memory that they owe, at most `GIVE_SECONDS`."""
         with self.lock:
             self._send()
             if self._have_given():
@@ -323,7 +320,7 @@ class DriverStore(ObjectTable):
                     memory.waited_for = 0
 
     def _trim(self, needed: int) -> None:
-        """Give warm segments back, our own first, as far as is needed."""
+        """Give warm segments back as far as needed, the driver's own first."""
         self.pool.trim(self.count_bytes() + needed - self.limit)
         if self._fits(needed):
             return
@@ -332,14 +329,14 @@ class DriverStore(ObjectTable):
                 self._tell_to_give(worker_id, 0)
 
     def _find_victim(self, needed: int) -> Entry | None:
-        """Return the least recently used segment that nobody maps; None if spilling all of them would not be enough."""
+        """Return the least recently used idle segment; None if spilling all idle segments would not be enough."""
         if self.count_bytes() - self._idle_bytes + needed > self.limit:
             return None
         return next(iter(self._idle.values()), None)
 
     def _spill(self, entry: Entry, fd: int) -> bool:
-        """Copy a segment to a file and give its memory back; False if the disk does not take it. Called without the
-        lock."""
+        """Copy a segment to a file and give its memory back; return False if the disk does not take it. Called without
+        the lock."""
         begun = time.perf_counter()
         try:
             copied = spill.copy_segment(fd, entry.size, self._get_folder())
@@ -370,10 +367,10 @@ class DriverStore(ObjectTable):
             self._folder = spill.choose_folder()
         return self._folder
 
-    # --- looking ------------------------------------------------------------------------------------------------------
+    # --- inspection ---------------------------------------------------------------------------------------------------
 
     def statistics(self) -> dict[str, object]:
-        """Return what the store holds, in bytes, and who made it. Called with the lock held."""
+        """Return the bytes in the store by kind, and the makers of the objects. Called with the lock held."""
         in_memory = sum(entry.capacity for entry in self.entries.values() if not entry.is_file)
         return {
             "shared_bytes": in_memory,
@@ -407,14 +404,14 @@ class DriverStore(ObjectTable):
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Store nothing more. Called without the lock."""
+        """Refuse further values. Called without the lock."""
         self._is_closed = True
         self._requests.put(None)
         if self._spiller is not None:
             self._spiller.join()
 
     def close(self) -> None:
-        """Give everything back. Called without the lock, when nobody uses the session any more."""
+        """Give everything back. Called without the lock, when no thread uses the session any more."""
         with self._spill_lock, self.lock:
             for entry in self.entries.values():
                 if entry.worker_id != DRIVER:
@@ -426,7 +423,7 @@ class DriverStore(ObjectTable):
 
 @functools.cache
 def _get_memory_device() -> int:
-    """Return the number of the file system that memfds are on: it distinguishes a worker's segments from its files."""
+    """Return the device number of memfds, which distinguishes a worker's segments from its files."""
     fd = os.memfd_create("hocket-probe", os.MFD_CLOEXEC)
     try:
         return os.fstat(fd).st_dev

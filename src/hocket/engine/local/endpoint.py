@@ -1,14 +1,14 @@
 """The inspection endpoint, through which another process of the same user looks at a session: no socket, no file, no
 name.
 
-A driver with workers holds a pipe and a memfd. Whoever may open the driver's descriptors, by the kernel's rules on
-``/proc/PID/fd`` (the same user, and a process that may be traced), writes a byte into the pipe; the driver then writes
-a snapshot of the session, as JSON, into the memfd, and the other process reads it there. What comes through the pipe is
-not looked at, and the snapshot is data for people: nothing here can change the session.
+A driver with workers holds a pipe and a memfd. Another process may open the driver's descriptors by Linux's rules on
+``/proc/PID/fd`` (the same user, and a process that may be traced). It writes a byte into the pipe; the driver then
+writes a snapshot of the session, as JSON, into the memfd, and the other process reads it there. The driver ignores the
+contents of the pipe, and the snapshot is data for people: nothing here can change the session.
 
 The memfd starts with a header: a magic word, the driver's pid (a fork of the driver has the descriptors too, and is not
-it), the number of the pipe's descriptor, a sequence number that is odd while a snapshot is being written, and the
-length of the snapshot.
+the driver), the number of the pipe's descriptor, a sequence number that is odd while a snapshot is being written, and
+the length of the snapshot.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from hocket._base import showing, texts
 from hocket.engine import descendants
 
 MEMFD_NAME = "hocket-window"
-"""By which the memfd is found among a process's descriptors."""
+"""The name of the memfd among a process's descriptors."""
 
 GUARDIAN_NAME = "hocket:guardian"
-"""The process name of a guardian, whose parent is a driver. 15 bytes, as many as the kernel keeps."""
+"""The process name of a guardian, the child of a driver. It has 15 bytes, as many as Linux keeps."""
 
 MAGIC = b"hocket-1"
 
 _HEADER = struct.Struct("<8sIIQQ")
 
 _DATA_AT = 64
-"""Where the snapshot starts."""
+"""The offset of the snapshot."""
 
 _POLL_SECONDS = 0.002
-"""How often a reader looks for the answer. A driver that waits in `get` answers in less than that."""
+"""How often a reader looks for the answer. A driver that waits in `get` answers in less time."""
 
 
 class InspectionEndpoint:
-    """The driver's side. `answer` is called by the thread that finds `fd` readable."""
+    """The driver's side. The thread that finds `fd` readable calls `answer`."""
 
     def __init__(self) -> None:
         self._memfd = os.memfd_create(MEMFD_NAME, os.MFD_CLOEXEC)
@@ -51,7 +51,7 @@ class InspectionEndpoint:
         self._write_header(0)
 
     def answer(self, build_snapshot: Callable[[], dict[str, object]]) -> None:
-        """Write a snapshot for those who have asked."""
+        """Write a snapshot for the processes that have asked."""
         try:
             os.read(self.fd, 65536)
         except BlockingIOError:
@@ -84,7 +84,7 @@ class Found(NamedTuple):
 
 
 def list_sessions() -> list[Found]:
-    """Return the sessions of the calling user that have started workers, the one that did so last at the end."""
+    """Return the sessions of the calling user that have started workers, in the order in which they did."""
     me = os.getuid()
     found: list[tuple[int, Found]] = []
     for name in os.listdir("/proc"):
@@ -95,24 +95,24 @@ def list_sessions() -> list[Found]:
                 continue
             status = descendants.read_stat(name)
             parent, started = int(status[1]), int(status[19])
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has ended meanwhile
             continue
-        if parent > 1:  # the driver of a guardian that belongs to nobody is dead, and so will the guardian be
+        if parent > 1:  # else the driver is dead, and the guardian soon will be
             found.append((started, Found(parent, int(name))))
     return [one for _, one in sorted(found)]
 
 
 def find_session(driver_pid: int) -> Found | None:
-    """Return the session of a driver, if it is the calling user's and has started workers. `list_sessions` looks at all
-    processes of the machine; this one at the driver's children."""
+    """Return the session of a driver; None if it is another user's or has no workers. It reads the
+    driver's children alone, not all processes as `list_sessions` does."""
     try:
         if (
             driver_pid > 1 and os.stat(f"/proc/{driver_pid}").st_uid == os.getuid()
-        ):  # 1 adopts guardians whose driver died
+        ):  # process 1 adopts guardians of dead drivers
             for child in list_children(driver_pid):
                 if _read_name(child) == GUARDIAN_NAME:
                     return Found(driver_pid, child)
-    except OSError:  # it has ended meanwhile
+    except OSError:  # the driver has ended meanwhile
         pass
     return None
 
@@ -121,7 +121,7 @@ def list_children(pid: int) -> list[int]:
     """Return the children of a process.
 
     Raises:
-        OSError: It has ended.
+        OSError: The process has ended.
     """
     found: list[int] = []
     for thread in os.listdir(f"/proc/{pid}/task"):
@@ -145,7 +145,7 @@ def ask(driver_pid: int, timeout_s: float) -> dict[str, Any]:
         try:
             os.write(pipe, b"?")
         except BlockingIOError:
-            pass  # it is full of questions already
+            pass  # the pipe is full of questions already
         finally:
             os.close(pipe)
         while time.monotonic() < deadline:
@@ -177,7 +177,7 @@ def _open_endpoint(driver_pid: int) -> int:
 
 
 def _read_snapshot(memfd: int, before: int) -> dict[str, object] | None:
-    """Return a snapshot newer than `before`; None if there is none yet, or it is being replaced."""
+    """Return a snapshot newer than `before`; None if there is none yet, or while the driver writes one."""
     _, _, _, sequence, length = _HEADER.unpack(os.pread(memfd, _HEADER.size, 0))
     if sequence == before or sequence % 2:
         return None

@@ -1,15 +1,17 @@
-"""Ends actors that nobody can reach any more, after a talk with their workers.
+"""Ends actors that no process can reach any more, after two rounds of questions to their workers.
 
-`kernel.reach` finds them by what the driver knows. Two things it does not know: what a worker has said and the driver
-has not read, which may give a handle to somebody; and the calls that workers make directly. So each worker of an actor
-that was found gets a question (`PROBE`). Its answer (`PROBED`) comes behind all that it has said before, and tells
-whether it waits for a direct call, and how many it has made ever. When all have answered, each gets it once more: if
-none waits and none has made a call between the two answers, then at the moment between no call was under way among
-them, and since nobody else has a handle, none can begin but by their own doing. If the kernel still finds them then,
-they end. This is the double counting by which F. Mattern (1987) detects that a distributed program has terminated.
+`kernel.reach` finds these actors by the knowledge of the driver. The driver does not know two things: the messages that
+it has not read, which may pass a handle on, and the calls that workers make directly. So it sends a question (`PROBE`)
+to each worker of an actor that was found. The answer (`PROBED`) comes behind all earlier messages of the worker. It
+says whether the worker waits for a direct call, and how many direct calls the worker has ever made.
 
-What an actor does by itself, in a thread or a task of its own, is not waited for: it would not keep the actor if its
-last handle went, either.
+When all workers have answered, the driver asks them once more. Suppose that no worker waits, and none has made a call
+between its two answers. Then at the moment between the rounds no call was under way among them. No other process has a
+handle, so only these actors themselves could begin a call. If the kernel still finds the actors, they end. This is the
+double counting by which F. Mattern (1987) detects that a distributed program has terminated.
+
+Work that an actor does by itself, in a thread or a task of its own, is not waited for: such work does not keep an actor
+alive after its last handle, either.
 """
 
 from __future__ import annotations
@@ -22,39 +24,38 @@ from hocket.kernel import machine
 from hocket.kernel.records import WorkerRecord
 
 OBJECTS_A_SECOND = 20_000
-"""The search looks at each object. With more than so many it is made less often than at each look, so that it takes no
-more than some 0.2 % of the time (measured: 80 ns an object)."""
+"""The objects that the search may look at in a second. With more objects, the search skips some looks and takes about
+0.2 % of the time (measured: 80 ns an object)."""
 
 PATIENCE_LOOKS = 10
-"""After so many looks without all answers the workers are asked anew: one of them holds the interpreter's lock, or is
-stopped."""
+"""The number of looks without all answers after which the driver asks the workers anew: a worker holds the
+interpreter's lock, or is stopped."""
 
 
 @final
 class Ends:
-    """One search at a time. Every method is called with the driver's lock held.
+    """The search, one at a time. Every method is called with the driver's lock held.
 
     Args:
         kernel: Finds the actors.
-        ends: How their workers are talked to.
-        carry_out: Does what the kernel asks.
+        ends: The links to their workers.
+        carry_out: Carries out the kernel's instructions.
     """
 
     def __init__(self, kernel: machine.Kernel, ends: links.Links, carry_out: Callable[[], None]) -> None:
         self._kernel, self._links, self._carry_out = kernel, ends, carry_out
         self._next_search = 0.0
-        #: Of the round of questions that is under way, so that a late answer is not taken for one of it.
+        #: The number of the present round of questions, which exposes a late answer to an earlier round.
         self._number = 0
-        #: The workers that have been asked and have not answered.
+        #: The workers that have not answered yet.
         self._asked: set[int] = set()
-        #: How many direct calls each of them had made.
+        #: The direct calls that each worker has ever made, in this round and in the one before.
         self._sent: dict[int, int] = {}
         self._sent_before: dict[int, int] = {}
         self._looks = 0
 
     def look(self, now: float) -> float | None:
-        """Search, if nothing is under way; return after how many seconds to look again, or None for not before
-        something happens."""
+        """Search, if no round is under way; return the seconds until the next look, or None to wait for an event."""
         kernel = self._kernel
         if self._asked:
             self._looks += 1
@@ -84,7 +85,7 @@ class Ends:
                 self._links.send(link, (messages.PROBE, self._number))
 
     def note_answer(self, worker: WorkerRecord, number: int, is_waiting: bool, sent: int) -> None:
-        """A worker has answered."""
+        """Take a worker's answer."""
         if number != self._number or worker.id not in self._asked:
             return
         if is_waiting:
@@ -100,7 +101,7 @@ class Ends:
         found = kernel.find_unreachable()
         workers = [actor.worker for actor in found if actor.worker is not None]
         if not workers or not {worker.id for worker in workers} <= self._sent.keys():
-            return  # somebody can reach them now, or there are more: the next look will tell
+            return  # another process can reach the actors now, or more were found: the next look decides
         if not self._sent_before:
             self._sent_before = self._sent
             self._ask(workers)

@@ -1,8 +1,8 @@
 """The event loop of an asynchronous actor: an actor with at least one ``async def`` method.
 
-All its methods run here, in the worker's main thread, its constructor and ordinary ones included (which then hold up
-the others). The loop itself watches the worker's sockets, so a call costs no thread switch: a round of the loop reads
-what has arrived, starts it, and sends what is done. A concurrency group has a loop and a thread of its own.
+All its methods run here, in the worker's main thread. So do its constructor and its ordinary methods, which hold up the
+others. The loop itself watches the worker's sockets, so a call costs no thread switch: a round of the loop reads calls,
+starts them, and sends results. A concurrency group has a loop and a thread of its own.
 
 asyncio is imported when the first such actor is made: it takes 24 ms, and most workers never need it.
 """
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 DROP_SECONDS = 0.05
-"""How soon handles that were dropped outside any call, or while others run, are counted. A guess: nobody minds so
-much."""
+"""How soon the loop counts handles that were dropped outside any call, or while calls run. A guess: the delay does no
+harm."""
 
 
 _STOPPED = (
@@ -40,24 +40,24 @@ _STOPPED = (
 
 
 class Life(Protocol):
-    """How the process ends."""
+    """The end of the process; see `worker.life`."""
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the process is to end when it has done what it has."""
+        """Whether the process ends when its work is done."""
 
     def exit_actor(self) -> None:
-        """Say that the actor ends itself."""
+        """Report that the actor ends itself."""
 
     def finish(self) -> None:
-        """Say goodbye."""
+        """Run exit functions, and send the rest."""
 
 
 class Methods(Protocol):
     """The actor."""
 
     def find_method(self, work: Work) -> Any:
-        """Return what the call is to run."""
+        """Return the function that the call runs."""
 
 
 class Arguments(Protocol):
@@ -68,7 +68,7 @@ class Arguments(Protocol):
 
 
 class Answers(Protocol):
-    """Takes what calls have returned, raised or yielded."""
+    """The receiver of results, errors and items of calls."""
 
     def send_result(self, work: Work, result: object, started: float) -> None:
         """Put the result in the outbox."""
@@ -80,23 +80,23 @@ class Answers(Protocol):
         """Begin to count how far a generator is ahead of its reader."""
 
     def close_flow(self, work: Work) -> None:
-        """The generator is over."""
+        """End that count."""
 
     def announce_pause(self, work: Work, ahead: flow.Flow) -> None:
-        """A generator waits for its reader: send what it has yielded, and ask to be told."""
+        """Send a waiting generator's items, and ask how far its reader is."""
 
     def report(self, work: Work, error: BaseException) -> None:
         """Send the error of a call."""
 
     def report_unstarted(self, work: Work) -> None:
-        """Say that a call was cancelled before it started."""
+        """Report that a call was cancelled before it started."""
 
 
 class Status(Protocol):
-    """Where what runs is written down."""
+    """The record of the running work."""
 
     def note_start(self, work: Work, running: worker_engine.Running) -> None:
-        """Write down what runs now."""
+        """Record that the work runs now."""
 
 
 @final
@@ -112,14 +112,14 @@ class Parts(NamedTuple):
 
 @final
 class Loop:
-    """The loops of one actor: the main one, and one for each concurrency group. They say when what is unsent is sent;
-    see `worker_engine.outbox.Pace`.
+    """The loops of one actor: the main loop, and one for each concurrency group. They decide when unsent messages are
+    sent; see `worker_engine.outbox.Pace`.
 
     Args:
-        engine: The worker's side.
-        parts: The rest of the worker.
-        size: How many calls may run at once in the main one.
-        groups: The same of each group.
+        engine: The worker's engine.
+        parts: The other parts of the worker.
+        size: How many calls may run at once in the main loop.
+        groups: How many calls may run at once in each group's loop.
     """
 
     def __init__(self, engine: worker_engine.WorkerEngine, parts: Parts, size: int, groups: Mapping[str, int]) -> None:
@@ -157,7 +157,7 @@ class Loop:
         return methods.construct_on(self._loop, construct)
 
     def run(self, row: deque[Work]) -> int:
-        """Serve the calls that come into the row until told to stop; return the exit code of the process."""
+        """Serve the calls that come into the queue until the order to stop; return the exit code of the process."""
         self._row = row
         reactor = self._engine.reactor
         reactor.retire()
@@ -167,22 +167,22 @@ class Loop:
         self._loop.call_soon(self._count_dropped)
         self._loop.run_forever()
         if not (self._is_told_to_stop or self._life.is_stopping):
-            os.write(2, _STOPPED)  # the error of the death shows it
+            os.write(2, _STOPPED)  # the error that reports the death shows it
             return 1
         self._life.finish()
         return self._exit_code
 
     def complete(self, awaitable: object) -> None:
-        """Run something to its end after `run` is over."""
+        """Run an awaitable to its end after `run` is over."""
         methods.complete_on(self._loop, awaitable)
 
     def notice(self) -> None:
-        """There is work in the row, and it may be another thread that put it there."""
+        """Take the work that a thread, perhaps another one, has put into the queue."""
         if not self._is_draining:
             self._loop.call_soon_threadsafe(self._on_arrival)
 
     def stop(self, code: int = 0) -> None:
-        """End the main loop after this round. May be called from any thread."""
+        """End the main loop after this round. Any thread may call this."""
         if self._is_forked:
             forks.end(SystemExit(code))
         self._exit_code = code
@@ -190,20 +190,19 @@ class Loop:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def cut_off(self) -> None:
-        """In a fork: the method that forked may run to its end; if it waits before, this process ends. The loop is the
-        parent's."""
+        """Let a method that has forked run in the fork, and end the fork where the method ends or first waits: the loop
+        is the parent's."""
         import asyncio
 
         self._is_forked = True
         self._answers = _ForkedAnswers(self._answers)
         for lane in (self._main, *self._groups.values()):
-            # The next handle that the loop takes is ours: no other call goes on here, and the sockets are not looked
-            # at.
+            # The loop takes this handle next: the fork goes on with no other call, and does not look at the sockets.
             end = asyncio.Handle(forks.end, (RuntimeError(forks.WAITED),), lane.loop)
             lane.loop._ready.appendleft(end)  # type: ignore[attr-defined]
 
     def exit_soon(self) -> None:
-        """End the actor after this round, because it asks for that. May be called from any thread, and again."""
+        """End the actor after this round, at its own request. Any thread may call this, also again."""
         if self._is_forked:
             forks.end(SystemExit(0))
         self._loop.call_soon_threadsafe(self._exit)
@@ -215,7 +214,7 @@ class Loop:
             self.stop()
 
     def cancel(self, task_id: int) -> None:
-        """Cancel a call that runs."""
+        """Cancel a call that runs or waits."""
         for lane in (self._main, *self._groups.values()):
             lane.cancel(task_id)
 
@@ -240,23 +239,23 @@ class Loop:
             self._loop.stop()
 
     def flush(self) -> None:
-        """Send what is unsent."""
+        """Send all unsent messages."""
         with self._engine.lock:
             self._is_flush_due = False
             self._engine.outbox.before_wait()
 
     def _count_dropped_soon(self) -> None:
-        """Handles are being dropped, perhaps many: count them together."""
+        """Count dropped handles a little later, since many may follow."""
         self._loop.call_later(DROP_SECONDS, self._count_dropped)
 
     def _count_dropped(self) -> None:
         self.flush()
-        if not self._engine.reactor.bell.hang():
+        if not self._engine.reactor.bell.hang():  # a handle was dropped meanwhile
             self._engine.reactor.bell.take_down()
             self._count_dropped_soon()
 
     def flush_soon(self) -> None:
-        """Send what is unsent when the calls that are ready now have had their turn."""
+        """Send all unsent messages when the calls that are ready now have had their turn."""
         if threading.get_ident() != self._thread_id:
             self.flush()
         elif not self._is_flush_due:
@@ -265,14 +264,13 @@ class Loop:
             self._flusher.wake()
 
     def report_cancelled(self, work: Work) -> None:
-        """A call was cancelled before it started."""
+        """Report that a call was cancelled before it started."""
         self._answers.report_unstarted(work)
         self.flush_soon()
 
     def _refuse(self, work: Work) -> None:
-        """It was cancelled while it waited for its turn, on its way from one row to the next; or its caller has been
-        told that the actor is dead."""
-        if not self._is_exiting:
+        """Report a call that was cancelled between two queues, or drop a call that comes after the actor's end."""
+        if not self._is_exiting:  # else the caller knows already that the actor is dead
             self.report_cancelled(work)
 
     # --- one call -----------------------------------------------------------------------------------------------------
@@ -298,7 +296,7 @@ class Loop:
                 result = await result
             if work.num_returns < 0 or type(result) in items.KINDS:
                 result = await self._take_items(work, method, result)
-            if work.task_id in cancelled:  # the user's code caught it; the caller has asked for no result
+            if work.task_id in cancelled:  # the user's code caught it; the caller wants no result
                 raise _build_cancelled(work)
             if running.is_exiting:
                 return
@@ -320,15 +318,15 @@ class Loop:
                 self.flush_soon()
 
     def _leave(self, request: SystemExit, place: int | None) -> int | None:
-        """The user's code has called `sys.exit`; return the call's place if it is over by that."""
-        if not request.code:  # as Ray: an actor that leaves in peace is not built again
+        """Obey a ``sys.exit`` of the user's code; return the call's place if that ends the call alone."""
+        if not request.code:  # as in Ray: an actor that exits without an error is not built again
             self.exit_soon()
             return place
         self.stop(request.code & 0xFF if isinstance(request.code, int) else 1)
-        return None  # it runs to the end of the process, which is its death
+        return None  # the call counts as running when the process dies
 
     def _report(self, work: Work, running: worker_engine.Running, error: BaseException) -> None:
-        """The user's code has raised: that is the caller's to see, unless the actor ends."""
+        """Send an error of the user's code to the caller, unless the actor ends."""
         if issubclass(type(error), exceptions.ActorExit):
             self.exit_soon()
         elif not running.is_exiting:
@@ -337,7 +335,7 @@ class Loop:
             self._answers.report(work, error)
 
     async def _take_items(self, work: Work, method: object, result: object) -> object:
-        """Go through the generator that a method may have returned; return the call's result."""
+        """Run the generator that a method may have returned; return the call's result."""
         if work.num_returns < 0:
             await self._send_items(work, result)
             return None
@@ -346,8 +344,7 @@ class Loop:
         return result
 
     async def _send_items(self, work: Work, found: Any) -> None:
-        """Run a generator and send what it yields; between items others have their turn, and a cancellation is
-        heard."""
+        """Run a generator and send its items; between items other calls run, and a cancellation takes effect."""
         import asyncio
 
         ahead = self._answers.open_flow(work)
@@ -369,10 +366,10 @@ class Loop:
 
 @final
 class _ForkedAnswers:
-    """In a fork that a method has made: the process ends where the method ends. Nothing of it is sent.
+    """Answers in a fork that a method has made: the process ends where the method ends, and sends nothing.
 
     Args:
-        own: The parent's.
+        own: The parent's answers.
     """
 
     def __init__(self, own: Answers) -> None:
@@ -390,8 +387,7 @@ class _ForkedAnswers:
 
 
 def _is_to_be_awaited(result: object) -> bool:
-    """Tell whether a method has returned what its result is to come from. A reference that it returned is the
-    result."""
+    """Tell whether a method's return value must be awaited for the result. A reference is the result itself."""
     return type(result) is types.CoroutineType or (
         inspect.isawaitable(result) and not isinstance(result, contract.ObjectRef)
     )
@@ -403,12 +399,12 @@ def _build_cancelled(work: Work) -> exceptions.TaskCancelledError:
 
 @final
 class Flusher:
-    """Sends what is unsent while an ordinary method, or a coroutine that does not wait, holds up the loop, or when
-    another thread has left it.
+    """The sender of messages that another thread has left unsent, or that wait while an ordinary method, or a coroutine
+    that does not wait, holds up the loop.
 
-    It stands for the background reader, which an event loop has retired, with the same tick: a thread that begins with
-    the first answer that does not go at once, and looks as long as there are such. The loop sends by itself at the end
-    of each of its rounds, so the thread finds something only if a round takes longer than a tick.
+    It replaces the background reader, which an event loop has retired, with the same tick. Its thread begins with the
+    first answer that does not go at once, and looks as long as there are such answers. The loop itself sends at the end
+    of each round, so the thread finds a message only if a round takes longer than a tick.
     """
 
     def __init__(self, engine: worker_engine.WorkerEngine) -> None:
@@ -418,7 +414,7 @@ class Flusher:
         self._is_parked = True
 
     def wake(self) -> None:
-        """Have it look from now on."""
+        """Have the thread look from now on."""
         if not self._is_parked:
             return
         self._is_parked = False
@@ -444,7 +440,7 @@ class Flusher:
             if quiet_ticks > reactor.PARK_TICKS:
                 self._awake.clear()
                 self._is_parked = True
-                if not post.has_unsent():  # else it was too late for the loop to see that
+                if not post.has_unsent():  # else the loop has posted before it could see that
                     self._awake.wait()
                 self._is_parked = False
                 quiet_ticks = 0
@@ -452,7 +448,7 @@ class Flusher:
 
 @final
 class Lane:
-    """The calls of one concurrency group: so many at once, the others in the order of arrival."""
+    """The calls of one concurrency group: so many run at once, and the others wait in the order of arrival."""
 
     def __init__(self, parent: Loop, loop: asyncio.AbstractEventLoop, size: int) -> None:
         self.loop = loop
@@ -460,9 +456,9 @@ class Lane:
         self._size = size
         self._waiting: deque[Work] = deque()
         self._running: dict[int, asyncio.Task[None]] = {}
-        #: Calls that have not made their first step. One that is cancelled before it could not say so itself.
+        #: Calls that have not made their first step. A call that is cancelled before it cannot report that itself.
         self._unstarted: dict[asyncio.Task[None], Work] = {}
-        #: The context in which a call begins, whatever the call that made room for it has set.
+        #: The context in which each call begins: the variables of the call that made room for it stay out.
         self._context = contextvars.copy_context()
 
     def add(self, work: Work) -> None:
@@ -479,14 +475,14 @@ class Lane:
         task.add_done_callback(self._end_unstarted)
 
     def note_start(self, work: Work) -> None:
-        """The call makes its first step. From here on it says itself when it ends: a callback would cost a round of the
-        loop."""
+        """Note that a call makes its first step. From here on the call notes its own end: a callback would cost a round
+        of the loop."""
         task = self._running[work.task_id]
         del self._unstarted[task]
         task.remove_done_callback(self._end_unstarted)
 
     def note_end(self, work: Work) -> None:
-        """The call is over: the next one may begin."""
+        """Note that a call is over, and let the next one begin."""
         self._running.pop(work.task_id, None)
         if self._waiting:
             self.loop.call_soon(self._start_next, context=self._context)
@@ -506,7 +502,7 @@ class Lane:
         self._start_next()
 
     def cancel(self, task_id: int) -> None:
-        """Cancel a call that runs or waits. May be called from any thread."""
+        """Cancel a call that runs or waits. Any thread may call this."""
         task = self._running.get(task_id)
         if task is not None:
             self.loop.call_soon_threadsafe(task.cancel)
@@ -522,7 +518,7 @@ class Lane:
 
 
 async def _take_turns(found: Iterable[object]) -> AsyncIterator[object]:
-    """Go through an ordinary generator on the loop without keeping the loop from everything else."""
+    """Yield the items of an ordinary generator, and give the loop a turn after each."""
     import asyncio
 
     for item in found:
@@ -531,12 +527,12 @@ async def _take_turns(found: Iterable[object]) -> AsyncIterator[object]:
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
-    """Have a loop call something, from any thread."""
+    """Have a loop call a function; any thread may use this."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(callback)
 
 
 def _pass_over_exit(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-    """Say nothing of a task in the background that ended its actor: nobody was to fetch its exception."""
+    """Pass over the exception of a background task that ended its actor: no code was to fetch the exception."""
     if not isinstance(context.get("exception"), exceptions.ActorExit):
         loop.default_exception_handler(context)

@@ -1,9 +1,10 @@
 """How far a generator may run ahead of its reader.
 
-With ``_generator_backpressure_num_objects=n`` no more than *n* items lie unread. Without it a generator that nobody
-reads would fill the driver's memory, so there is a bound for all: `MOST_BYTES` unread. A generator that has come to its
-bound asks how far its reader is (`PAUSED`), and waits for the answer (`CONSUMED`): that comes once the reader has taken
-one more item, or, of a bound in bytes, half of them. A generator that is not there asks nothing and misses nothing.
+With ``_generator_backpressure_num_objects=n`` no more than *n* items lie unread. Without this option a generator
+without a reader would fill the driver's memory, so all other generators have a bound of `MOST_BYTES` unread. A
+generator at its bound asks how far its reader is (`PAUSED`), and waits for the answer (`CONSUMED`). The answer comes
+when the reader has taken one more item, or, with a bound in bytes, half of them. A generator that has not started, or
+has ended, does not ask, and misses no answer.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from collections.abc import Callable
 from typing import final
 
 MOST_BYTES = 256 << 20
-"""How many bytes of a generator's items may lie unread, unless the user says how many items may, or -1 for no bound. A
-guess: more than a reader that is at work ever has in front of it, and less than what a machine would miss."""
+"""How many bytes of a generator's items may lie unread, unless the user sets a number of items, or -1 for no bound. A
+guess: more than lies ahead of a busy reader, and less than a machine would miss."""
 
 ITEM_BYTES = 1024
-"""What an item takes besides its value: records and ids. Measured with small numbers: 0.8 KB in the driver."""
+"""The bytes of an item besides its value: records and ids. Measured with small numbers: 0.8 KB in the driver."""
 
 
 @final
@@ -25,22 +26,22 @@ class Flow:
     """The items that one attempt of a generator has yielded and no reader has taken.
 
     Args:
-        limit: So many items may lie unread; 0 is the bound in bytes, -1 no bound.
+        limit: The number of items that may lie unread; 0 for the bound in bytes, -1 for no bound.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._produced = 0
         self._bytes = 0
-        #: Of the items that were not taken as far as we know; only kept where bytes count.
+        #: The sizes of items that are not known to be taken; kept only for a bound in bytes.
         self._sizes: deque[int] = deque()
-        #: How many have been taken, as far as we know.
+        #: The number of items that are known to be taken.
         self.consumed = 0
         #: Called, with the lock held, when the reader has taken more.
         self.wake: Callable[[], object] = lambda: None
 
     def add(self, size: int) -> bool:
-        """Count an item of so many bytes; tell whether the generator has to wait for its reader now."""
+        """Count an item of so many bytes; return whether the generator has to wait for its reader now."""
         self._produced += 1
         if not self._limit and self._produced > self.consumed:
             self._sizes.append(size + ITEM_BYTES)
@@ -54,14 +55,14 @@ class Flow:
         return self._bytes > MOST_BYTES
 
     def take(self, consumed: int) -> None:
-        """The reader has taken so many items. An answer to an earlier attempt may come late; it says no less."""
+        """Note that the reader has taken so many items. A late answer to an earlier attempt is also true."""
         self.consumed = max(self.consumed, consumed)
         while self._sizes and self._produced - len(self._sizes) < consumed:
             self._bytes -= self._sizes.popleft()
         self.wake()
 
     def find_wanted(self) -> int:
-        """Return how many items have to be taken before the generator goes on."""
+        """Return how many items the reader has to take before the generator goes on."""
         if self._limit:
             return self._produced - self._limit + 1
         left, wanted = self._bytes, self._produced - len(self._sizes)

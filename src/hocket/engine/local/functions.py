@@ -1,17 +1,16 @@
-"""The remote functions that somebody can still call: their code, and what it refers to.
+"""The remote functions that some process can still call: their code, and the objects that the code refers to.
 
-A program that makes a remote function for each round of its work would fill the driver with their code, and pin what
-their closures refer to. So a function is forgotten when nobody can call it any more and no task is there that needs its
-code:
+A program that makes a remote function for each round of its work would fill the driver with their code, and pin the
+objects in their closures. So the driver forgets a function when no process can call it and no task needs its code:
 
-- The driver can call it as long as it has a `RemoteFunction`. A finalizer tells when it is gone; a later one with the
-  same code is registered anew.
-- A worker that has sent the code (`EXPORT`) can call it as long as it lives.
-- Tasks hold the `FunctionRecord`, also those that may be tried again, and an actor that may be built again holds the
-  one of its class.
+- The driver can call a function as long as it has a `RemoteFunction`, and a finalizer notes the end of that. A later
+  `RemoteFunction` with the same code is registered anew.
+- A worker that has sent the code (`EXPORT`) can call the function as long as the worker lives.
+- A task holds the `FunctionRecord`, also while it may be tried again. An actor that may be built again holds the record
+  of its class.
 
-The record holds `Kept`, which is how its own end is noticed: then the driver tells the workers that have the code
-(`FORGET`). There is one record for each function at a time, so none of them can be about to run it.
+The record holds a `Kept`, and the finalizer of the `Kept` notes the record's end. Then the driver sends `FORGET` to the
+workers that have the code. Each function has one record at a time, so no worker can be about to run the function.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from hocket.kernel.records import FunctionRecord
 
 @final
 class Kept:
-    """An object that lives as long as a function's record does."""
+    """An object that lives as long as a function's record."""
 
     __slots__ = ("function_id", "payload", "refs", "unused")
 
@@ -47,7 +46,7 @@ class Kept:
         self.unused = unused
 
     def __del__(self) -> None:
-        self.unused.append(self.function_id)  # no lock: it may run in any thread at any moment
+        self.unused.append(self.function_id)  # without a lock: a finalizer runs in any thread at any moment
 
 
 @final
@@ -55,7 +54,7 @@ class Functions:
     """The driver's table of functions. Called with the driver's lock held.
 
     Args:
-        table: The kernel's, of those that can be called.
+        table: The kernel's table of functions that can be called.
     """
 
     def __init__(self, table: dict[bytes, FunctionRecord]) -> None:
@@ -68,7 +67,7 @@ class Functions:
         self._exporters: dict[bytes, set[int]] = {}
 
     def find(self, function_id: bytes) -> FunctionRecord | None:
-        """Return the record of a function that somebody is about to call, if there is one."""
+        """Return the record of a function that is about to be called; None if there is no record."""
         record = self._table.get(function_id) or self._alive.get(function_id)
         if record is not None:
             self._table[function_id] = record
@@ -77,21 +76,21 @@ class Functions:
     def add(
         self, function_id: bytes, payload: payloads.Payload, refs: list[contract.ObjectRef[object]]
     ) -> FunctionRecord:
-        """Register a function that is not known."""
+        """Register a new function, and return its record."""
         record = self._table[function_id] = self._alive[function_id] = FunctionRecord(function_id, payload[1])
         record.keeps = Kept(function_id, payload, refs, self.unused)
         return record
 
     def watch(self, function: contract.RemoteFunction) -> None:
-        """Learn when the driver can no longer call a function."""
+        """Note in `dropped` when the driver can no longer call a function."""
         weakref.finalize(function, self.dropped.append, function.id).atexit = False
 
     def note_export(self, function_id: bytes, worker_id: int) -> None:
-        """A worker has sent the code, and may call the function as long as it lives."""
+        """Note that a worker has sent the code, and may call the function as long as the worker lives."""
         self._exporters.setdefault(function_id, set()).add(worker_id)
 
     def lose_worker(self, exported: Iterable[bytes], worker_id: int) -> None:
-        """A worker that has sent the code of these is dead. If the driver can call one, it registers it again."""
+        """Forget a dead worker's exports. A function that the driver can still call is registered again later."""
         for function_id in exported:
             exporters = self._exporters.get(function_id, set())
             exporters.discard(worker_id)
@@ -100,7 +99,7 @@ class Functions:
                 self._table.pop(function_id, None)
 
     def drain(self) -> list[bytes]:
-        """Forget what nobody can call; return the functions that no task needs any more."""
+        """Forget the functions that no process can call; return the functions that no task needs any more."""
         while self.dropped:
             function_id = self.dropped.popleft()
             if function_id not in self._exporters:
@@ -114,6 +113,6 @@ class Functions:
 
 
 def get_payload(record: FunctionRecord) -> payloads.Payload:
-    """Return the code of a function, as it travels."""
+    """Return the payload of a function's code."""
     assert isinstance(record.keeps, Kept)
     return record.keeps.payload

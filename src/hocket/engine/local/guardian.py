@@ -1,18 +1,18 @@
 """The parent of all workers.
 
-A fresh, single-threaded interpreter, never a fork of the user's process, so no lock, thread or GPU context of the
-user's is copied. It does four things: forks workers (after it has loaded what they all need, on the driver's order),
-passes on what they write to stderr (keeping the last lines), reports each death with its cause, and, when the driver is
-gone for whatever reason, ends every process of the session.
+The guardian is a fresh, single-threaded interpreter, never a fork of the user's process, so it copies no lock, thread
+or GPU context of the user's. It forks workers on the driver's order, after it has loaded the modules that they all
+need. It passes on the workers' stderr, and keeps the last lines. It reports each death with its cause. When the driver
+is gone for whatever reason, it ends every process of the session.
 
 **Nothing survives.** The guardian is the *sub-reaper* of the session: a process whose parent dies becomes the
 guardian's child, however deep it was and whatever session it moved to. The end of the session is therefore a loop: kill
-all descendants, reap, until none is left. The driver's death is learned from a pidfd as well as from the end of the
-control socket, because a child that the driver forked may hold a copy of that socket. If the guardian itself is killed,
-the kernel kills the workers (`PR_SET_PDEATHSIG`); only then can a grandchild escape.
+all descendants, reap, until none is left. The guardian learns of the driver's death from a pidfd as well as from the
+end of the control socket, because a child that the driver forked may hold a copy of that socket. If the guardian itself
+is killed, the kernel kills the workers (``PR_SET_PDEATHSIG``); only then can a grandchild escape.
 
-**Deaths are explained.** `wait4` gives signal or exit code and peak memory; a counter of the kernel tells of
-out-of-memory kills; the worker's faulthandler writes its stack to a memfd that outlives it.
+**Deaths are explained.** ``wait4`` returns the signal or exit code, and the peak memory; a counter of the Linux kernel
+shows out-of-memory kills; the worker's faulthandler writes its stack to a memfd that outlives the worker.
 """
 
 from __future__ import annotations
@@ -36,25 +36,23 @@ from hocket.engine import descendants, descriptors, faults, forks, values
 from hocket.engine.local import channel, debugger, messages, stderr_relay, surroundings, worker
 
 GRACE_SECONDS = 0.25
-"""How long workers may take to exit by themselves at the end of a session. Only busy ones need so long."""
+"""How long workers may take to exit by themselves at the end of a session. Only busy workers need so long."""
 
 OOM_SECONDS = 1.0
-"""A kill of the kernel's explains the deaths that come so soon after it was seen."""
+"""An out-of-memory kill by the Linux kernel explains a death that comes so soon after it was seen."""
 
 IDLE_SECONDS = 0.02
-"""After so long without anything to do the rest of the package is loaded. A guess: the first task should be over by
-then."""
+"""After so long without work the rest of the package is loaded. A guess: the first task should be over by then."""
 
 _PUBLIC = importlib.import_module("hocket")
-"""The package, whose names are loaded when they are first asked for: that takes 30 ms and more, and the first worker
-is to be forked before."""
+"""The package. Its names are loaded on first use: that takes 30 ms and more, and the first worker is forked before."""
 
 _OURS = (os.path.dirname(os.path.abspath(__file__)), '"<string>", line 1')
-"""Frames below the user's own, which say nothing to a user."""
+"""Marks of the frames below the user's own, which mean nothing to a user."""
 
 
 class Child:
-    """A worker process, as its parent knows it."""
+    """A worker process, as the guardian knows it."""
 
     __slots__ = ("is_ended_by_us", "pid", "stack_fd", "stderr", "worker_id")
 
@@ -67,7 +65,7 @@ class Child:
 
 
 class Guardian:
-    """The loop."""
+    """The guardian's loop."""
 
     def __init__(
         self, control: socket.socket, status_fd: int, driver_pid: int, terminal: str | None, words_fd: int | None = None
@@ -75,9 +73,9 @@ class Guardian:
         self._channel = channel.Channel(control)
         self._pid = os.getpid()
         self._status_fd = status_fd
-        #: Where it writes why it ends, if it should not.
+        #: The file for an error that ends the guardian.
         self._words_fd = words_fd
-        #: The name of the driver's terminal, if it has one.
+        #: The name of the driver's terminal; None if it has none.
         self._terminal = terminal
         self._children: dict[int, Child] = {}
         self._by_worker: dict[int, Child] = {}
@@ -90,20 +88,20 @@ class Guardian:
         self._wake_read, self._wake_write = descendants.open_wake_pipe()
         self._poll.register(self._wake_read, select.EPOLLIN)
         self._oom_kills = descendants.count_oom_kills()
-        #: When the kernel's kills were seen that no death is explained with yet: two may die before the first is
-        #: reported.
+        #: The times at which out-of-memory kills were seen that explain no death yet: two processes may die before the
+        #: first death is reported.
         self._unexplained_kills: deque[float] = deque()
         self._is_graceful = False
-        #: How long to wait for something to do; None is without end.
+        #: How long to wait for work; None for no limit.
         self._patience: float | None = IDLE_SECONDS
 
     def run(self) -> None:
-        """Serve until the driver says so or is gone; then end everything."""
+        """Serve until the driver orders the end or is gone; then end everything."""
         try:
             while self._serve_once():
                 pass
         except (OSError, channel.FrameError) as error:
-            self._note(error)  # most likely the driver died in the middle of a word, and nobody reads this
+            self._note(error)  # most likely the driver died in the middle of a message, and cannot read this
         except BaseException as error:
             self._note(error)
             raise
@@ -111,7 +109,7 @@ class Guardian:
             self._end_all()
 
     def _note(self, error: BaseException) -> None:
-        """Leave word for the driver, which shows it if it is still there."""
+        """Write an error for the driver, which shows it if it is still there."""
         if self._words_fd is not None:
             os.write(self._words_fd, "".join(traceback.format_exception(error)).encode(errors="replace"))
 
@@ -131,7 +129,7 @@ class Guardian:
                 self._reap()
             elif not self._stderr.is_stuck:
                 self._stderr.take(fd)
-        self._stderr.write(0)  # before the news of a death: who hears of it has seen all that was written
+        self._stderr.write(0)  # before the report of a death: the dead worker's output comes first
         while not self._channel.flush():  # the driver reads promptly; a full socket means a driver in trouble
             if self._driver_fd is not None and descriptors.is_readable(self._driver_fd, timeout_s=0.01):
                 return False
@@ -158,7 +156,7 @@ class Guardian:
         return True
 
     def _load_rest(self) -> None:
-        """Load what the next workers may need, for them to share."""
+        """Load the modules that the next workers may need, which then share them."""
         self._patience = None
         for name in _PUBLIC.__all__:
             getattr(_PUBLIC, name)
@@ -167,15 +165,15 @@ class Guardian:
         gc.freeze()
 
     def _load(self, modules: list[str], sys_path: list[str]) -> None:
-        """Import what the next workers will need. As long as that takes, nothing else is done."""
+        """Import modules for the next workers. Nothing else is done meanwhile."""
         self._load_rest()
         usual = list(sys.path)
         sys.path[:] = sys_path
-        gc.disable()  # measured: looking for garbage takes a fifth of the time that torch takes to load
+        gc.disable()  # measured: the collector takes a fifth of torch's loading time
         try:
             for name in modules:
                 os.environ[messages.LOADING] = name
-                with contextlib.suppress(BaseException):  # a worker that imports it will say it better
+                with contextlib.suppress(BaseException):  # a worker's own import shows the error
                     importlib.import_module(name)
         finally:
             os.environ.pop(messages.LOADING, None)
@@ -195,7 +193,7 @@ class Guardian:
             opened += os.pipe2(os.O_CLOEXEC)
             opened.append(os.memfd_create("hocket-stack", os.MFD_CLOEXEC))
             pid = os.fork()
-        except (OSError, channel.FrameError) as error:  # the others go on
+        except (OSError, channel.FrameError) as error:  # the other workers go on
             for fd in opened:
                 os.close(fd)
             self._report_unborn(worker_id, error)
@@ -214,7 +212,7 @@ class Guardian:
         self._channel.post((messages.SPAWNED, worker_id, pid))
 
     def _report_unborn(self, worker_id: int, error: Exception) -> None:
-        """Say that a worker could not be started."""
+        """Report that a worker could not be started."""
         if isinstance(error, channel.FrameError):  # the kernel drops descriptors that it has no place for
             error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         text = f"the guardian: {descriptors.explain_os_error(error)}" if isinstance(error, OSError) else str(error)
@@ -250,11 +248,11 @@ class Guardian:
     def _report_death(self, child: Child, ended: descendants.Ended) -> None:
         if faults.plan is not None:
             faults.plan.reach("guardian.before_report")
-        descendants.kill_group(child.pid)  # what it started and left behind
+        descendants.kill_group(child.pid)  # the processes that the worker left behind
         del self._by_worker[child.worker_id]
         self._stderr.drain(child.stderr)
         self._stderr.close(child.stderr)
-        self._count_oom_kills()  # at each death: one that is not a worker's explains none that comes later
+        self._count_oom_kills()  # at each death: another process's kill must not explain a later death of a worker
         is_oom = ended.signal_number == signal.SIGKILL and not child.is_ended_by_us and bool(self._unexplained_kills)
         if is_oom:
             self._unexplained_kills.popleft()
@@ -263,8 +261,7 @@ class Guardian:
         os.close(child.stack_fd)
 
     def _count_oom_kills(self) -> None:
-        """Note the processes that the kernel has ended for their memory since the last look, and forget those of
-        long ago."""
+        """Note the out-of-memory kills since the last look, and forget old ones."""
         now, count = time.monotonic(), descendants.count_oom_kills()
         self._unexplained_kills.extend([now] * (count - self._oom_kills))
         self._oom_kills = count
@@ -272,8 +269,11 @@ class Guardian:
             self._unexplained_kills.popleft()
 
     def _end_all(self) -> None:
-        """End every descendant, and pass on what they wrote. Workers that are stopping get a moment for their end,
-        and a reader who pauses some seconds; after a driver's death nobody gets any."""
+        """End every descendant, and pass on their output.
+
+        Workers that are stopping get a moment for their end, and a slow reader of stderr gets some seconds. After a
+        driver's death neither gets any time.
+        """
         if self._is_graceful:
             self._let_stop()
         descendants.end_all()
@@ -296,7 +296,7 @@ class Guardian:
 def _open_pidfd(pid: int) -> int | None:
     try:
         return os.pidfd_open(pid)
-    except OSError:  # an old kernel, or the driver is gone already: the end of the control socket tells
+    except OSError:  # an old kernel, or a dead driver: the end of the control socket shows its death
         return None
 
 
@@ -306,18 +306,18 @@ def main(
     """Run the guardian: the whole life of its process.
 
     Args:
-        control_fd: Its socket to the driver.
-        status_fd: The table of what each worker runs.
-        driver_pid: Of the driver.
-        words_fd: Where it says what went wrong with itself. Its stderr up to now.
-        stderr_fd: The driver's stderr, which becomes its own from now on: workers write there.
+        control_fd: The guardian's socket to the driver.
+        status_fd: The table of each worker's running task.
+        driver_pid: The driver's pid.
+        words_fd: Receives the guardian's own errors; its stderr up to now.
+        stderr_fd: The driver's stderr, which becomes the guardian's own from now on: workers write there.
     """
     if words_fd is not None:
         faulthandler.enable(words_fd, all_threads=False)
     if stderr_fd is not None:
         os.dup2(stderr_fd, 2)
         os.close(stderr_fd)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # the driver may hold back SIGCHLD, which tells of deaths here
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # the driver may block SIGCHLD, which reports deaths here
     descendants.adopt()
     descendants.set_name("hocket:guardian")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -325,8 +325,8 @@ def main(
     terminal = debugger.find_terminal()
     surroundings.close_input()
     descendants.allow_forks()
-    gc.freeze()  # what is here now is never garbage; workers then share its pages
+    gc.freeze()  # present objects are never garbage; workers then share their pages
     gc.enable()
     guardian = Guardian(socket.socket(fileno=control_fd), status_fd, driver_pid, terminal, words_fd)
     guardian.run()
-    os._exit(0)  # with the socket open: closing it is the kernel's business now
+    os._exit(0)  # with the socket open: the Linux kernel closes it

@@ -1,4 +1,4 @@
-"""The driver's ends of its workers."""
+"""The driver's ends of the sockets to its workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hocket.kernel import records
 
 
 class Link:
-    """The driver's end of a worker."""
+    """The driver's end of the socket to a worker, and the worker's page."""
 
     __slots__ = (
         "begun",
@@ -38,24 +38,24 @@ class Link:
         self.channel = channel.Channel(sock)
         #: Functions whose code the worker has.
         self.functions: set[bytes] = set()
-        #: Waits that are none, because what they wait for is there and only has to be sent; by the worker's number.
+        #: The worker's numbers of waits that do not count: their objects are there, and only have to be sent.
         self.fetching: set[int] = set()
         #: Functions whose code the worker has sent.
         self.exported: set[bytes] = set()
         self.pid = 0
-        #: The worker's journal, in memory that outlives it.
+        #: The worker's journal, in memory that outlives the worker.
         self.page = journal.Page()
-        #: The number of the task that it was seen to have started last, and when that was seen first.
+        #: The number of the task that the worker has started last, and the time of the first look that found it.
         self.begun = 0
         self.begun_at = 0.0
-        #: The time of the last look at it.
+        #: The time of the last look at the worker.
         self.looked_at = 0.0
         #: The time of the order to stop.
         self.stopped_at = 0.0
         self.is_writable_watched = False
-        #: Whether its socket has ended.
+        #: Whether the socket has ended.
         self.is_closed = False
-        #: Whether it said what makes no sense, and is being ended for it.
+        #: Whether the worker has sent a message that makes no sense, and is being ended for it.
         self.is_refused = False
 
     @classmethod
@@ -68,7 +68,7 @@ class Link:
             link = cls(worker, ours)
             opened.callback(link.close)
             with contextlib.ExitStack() as spare:
-                for fd in (theirs.fileno(), link.page.fd):  # as `Channel.flush` will
+                for fd in (theirs.fileno(), link.page.fd):  # `Channel.flush` will duplicate both
                     spare.callback(os.close, os.dup(fd))
             opened.pop_all()
         return link, theirs
@@ -78,16 +78,18 @@ class Link:
         self.pid = pid
 
     def stop(self, now: float) -> None:
-        """Note when the worker got its order to stop."""
+        """Note the time of the worker's order to stop."""
         self.stopped_at = now
 
     def refuse(self) -> None:
-        """Note that the worker said what makes no sense."""
+        """Note that the worker has sent a message that makes no sense."""
         self.is_refused = True
 
     def note_progress(self, begun: int, now: float, patience_s: float) -> float:
-        """Note which task the worker has started last; return how long that has been so. It counts anew if the worker
-        was not looked at for a while, as it had nothing to do meanwhile."""
+        """Note which task the worker has started last; return for how many seconds this has not changed.
+
+        The count begins anew after a while without a look, as the worker had nothing to do meanwhile.
+        """
         if begun != self.begun or now - self.looked_at > patience_s:
             self.begun, self.begun_at = begun, now
         self.looked_at = now
@@ -107,10 +109,10 @@ class Poller(Protocol):
     """The reactor, which reads the sockets."""
 
     def watch(self, fd: int) -> None:
-        """Handle what arrives on this descriptor."""
+        """Handle messages that arrive on this descriptor."""
 
     def watch_writable(self, fd: int, wanted: bool) -> None:
-        """Also handle the moment when the descriptor takes more; or no longer."""
+        """Start or stop handling the moment when the descriptor takes more."""
 
     def unwatch(self, fd: int) -> None:
         """Forget a descriptor."""
@@ -118,28 +120,28 @@ class Poller(Protocol):
 
 @final
 class Links:
-    """All of them, and which have something unsent. Every method is called with the lock held.
+    """All links, and the set of links with unsent messages. Every method is called with the lock held.
 
     Args:
-        poller: Who reads them.
-        kill: Ends a worker whose socket takes nothing any more.
+        poller: The reader of the sockets.
+        kill: Ends a worker when its socket fails.
     """
 
     def __init__(self, poller: Poller, kill: Callable[[int], None]) -> None:
         self._poller, self._kill = poller, kill
         self.by_worker: dict[int, Link] = {}
         self.by_fd: dict[int, Link] = {}
-        #: Links with something unsent.
+        #: Links with unsent messages.
         self.dirty: dict[Link, None] = {}
 
     def add(self, link: Link) -> None:
-        """Talk to a new worker."""
+        """Add a new worker's link."""
         self.by_worker[link.worker.id] = link
         self.by_fd[link.channel.fd] = link
         self._poller.watch(link.channel.fd)
 
     def hang_up(self, link: Link) -> bool:
-        """A worker's socket has ended; tell whether that is new."""
+        """Note that a worker's socket has ended; return whether that is new."""
         if link.is_closed:
             return False
         link.end()
@@ -148,13 +150,13 @@ class Links:
         return True
 
     def remove(self, link: Link) -> None:
-        """A worker is dead."""
+        """Remove a dead worker's link."""
         del self.by_worker[link.worker.id]
         self.dirty.pop(link, None)
         link.close()
 
     def tell(self, worker_id: int, message: channel.Message) -> bool:
-        """Put a message into a worker's outbox; False if it is dead."""
+        """Put a message into a worker's outbox; return False if the worker is dead."""
         link = self.by_worker.get(worker_id)
         if link is not None:
             self.post(link, message)
@@ -171,15 +173,15 @@ class Links:
         self.flush(link)
 
     def flush(self, link: Link) -> None:
-        """Send what a worker is to get; what its socket does not take is sent when it does."""
+        """Send a worker's outbox; the rest goes when the socket takes more."""
         if faults.plan is not None:
             faults.plan.reach("hub.before_flush")
         try:
             is_sent = link.channel.flush()
-        except OSError as error:  # it is dying; its parent will tell why
+        except OSError as error:  # the worker is dying; the guardian will report why
             link.channel.outbox.clear()
             is_sent = True
-            if not isinstance(error, BrokenPipeError | ConnectionResetError):  # it would wait for ever
+            if not isinstance(error, BrokenPipeError | ConnectionResetError):  # the worker would wait for ever
                 self._kill(link.worker.id)
         if is_sent == link.is_writable_watched and not link.is_closed:
             link.is_writable_watched = not is_sent
@@ -188,7 +190,7 @@ class Links:
             del self.dirty[link]
 
     def close(self) -> None:
-        """Give all sockets and pages back."""
+        """Close all sockets and pages."""
         for link in self.by_worker.values():
             link.close()
         self.by_worker.clear()

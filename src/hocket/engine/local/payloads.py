@@ -1,7 +1,7 @@
 """Encoded values as they stand in messages and in the driver's table.
 
-A payload is a tuple of plain data that starts with its kind. Small values are the pickle itself. Values with large
-buffers keep them in a segment, whose descriptor travels beside the message.
+A payload is a tuple of plain data that starts with its kind. A small value is the pickle itself. A value with large
+buffers keeps them in a segment, and the segment's descriptor travels with the message.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ BUFFERS = 1
 """``(BUFFERS, pickle, (bytes, ...))``: some buffers, too small together for a segment."""
 SEGMENT = 2
 """``(SEGMENT, pickle, object_id, size, layout, where, digest)``: buffers in shared memory or in a spill file; a
-descriptor comes with it. The pickle is empty if it is large itself: then it is the first buffer. `where`: the source
+descriptor comes with the payload. A large pickle is the first buffer, and then `pickle` is empty. `where`: the source
 line that made the value. `digest`: a checksum, or None without ``HOCKET_DEBUG=1``.
 
-In a worker the descriptor stands behind the rest once it has arrived: ``payload[-1]``."""
+In a worker, the descriptor is added as the last part when it has arrived: ``payload[-1]``."""
 ERROR = 3
-"""``(ERROR, pickle)``: an exception instead of a value. On its way from a worker it may have a third part: whether it
-is one of those that the task's `retry_exceptions` names."""
+"""``(ERROR, pickle)``: an exception instead of a value. On its way from a worker it may have a third part: whether the
+task's `retry_exceptions` names the exception."""
 END = 4
-"""``(END, pickle)``: no value, but the end of a stream; whoever opens it gets the error that says so."""
+"""``(END, pickle)``: no value, but the end of a stream; opening it raises the error that says so."""
 
 Payload = tuple[Any, ...]
 
 SEGMENT_BYTES = 256 * 1024
 """From this size on, buffers go to a segment. Below, a copy through the socket (some 30 us for 100 KiB) costs less than
-making, sending and mapping a segment, and no descriptor: a process may have only 1,024 of those."""
+making, sending and mapping a segment. It also needs no descriptor, of which a process may have only 1,024."""
 
 NONE: Payload = (INLINE, pickle.dumps(None, pickling.PROTOCOL))
 
 
 def build_small(encoded: values.Encoded) -> Payload | None:
-    """Return the payload of a value that needs no segment; None if it needs one, as a large pickle always does."""
+    """Return the payload of a value that needs no segment; None if it needs one, as each large pickle does."""
     buffers = encoded.buffers
     if not buffers:
         return (INLINE, encoded.data)
@@ -50,7 +50,7 @@ def build_small(encoded: values.Encoded) -> Payload | None:
 
 
 def open_payload(payload: Payload, refs: list[contract.ObjectRef[object]] | None = None) -> object:
-    """Return the value of a payload that is no `SEGMENT`; raise it if it is an error."""
+    """Return the value of a payload that is no `SEGMENT`; raise the exception of an error."""
     kind = payload[0]
     if kind == BUFFERS:
         # Each reader gets writable memory of its own, as with a private mapping.
@@ -68,7 +68,7 @@ def open_segment(
 
 
 def map_segment(payload: Payload, fd: int, on_unmapped: Callable[[], None]) -> list[memoryview]:
-    """Return the buffers of a `SEGMENT`, mapped; `on_unmapped` is called when nothing looks into them any more."""
+    """Return the mapped buffers of a `SEGMENT`; `on_unmapped` is called when no object refers to them any more."""
     buffers = segments.map_private(fd, payload[3], payload[4], on_unmapped)
     if payload[6] is not None:
         _check_digest(payload, buffers)
@@ -86,7 +86,7 @@ def _check_digest(payload: Payload, buffers: list[memoryview]) -> None:
 
 
 def get_source_line(payload: Payload) -> str:
-    """Return where the value was made, such as ``train.py:12``; known of large values only."""
+    """Return the source line that made the value, such as ``train.py:12``; empty for small values."""
     return str(payload[5]) if payload[0] == SEGMENT else ""
 
 

@@ -20,13 +20,13 @@ from hocket.engine.events import layout, reader
 from hocket.engine.local import channel, journal, messages
 
 WORDS_BYTES = 4096
-"""How much of the last that the guardian wrote is shown."""
+"""How many of the guardian's last bytes are shown."""
 
 REAP_SECONDS = 1.0
-"""How long to wait for the system to say how the guardian ended, when its socket has ended. It takes microseconds."""
+"""How long to wait for the guardian's exit status when its socket has ended. It takes microseconds."""
 
 STOPPED_SECONDS = 0.5
-"""How often to look whether somebody has stopped the guardian, while we wait for it."""
+"""How often a wait for the guardian checks whether a signal has stopped it."""
 
 END_SECONDS = 10.0
 """How long the guardian may take to end everything; it takes milliseconds unless a process cannot be killed."""
@@ -39,18 +39,18 @@ sys.path.insert(0, {source!r})
 from hocket.engine.local import guardian
 guardian.main({control}, {status}, {driver}, {words}, {stderr})
 """
-"""What the guardian runs. All that it loads it keeps, so the garbage collector would look in vain. It loads nothing
-from the current folder, where another user's `typing.py` may lie; workers look there if the driver does."""
+"""The guardian's program. It keeps everything that it loads, so the garbage collector would find nothing. It loads no
+module from the current folder, where another user's ``typing.py`` may lie; workers look there if the driver does."""
 _SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-"""The folder that this package was imported from, so that the guardian imports the same one."""
+"""The folder that this package was imported from; the guardian imports the package from there, too."""
 
 
 class GuardianProcess:
-    """Starts the guardian, commands it, and waits for its end. Called with the driver's lock held."""
+    """The guardian's process: its start, its commands and its end. Called with the driver's lock held."""
 
     def __init__(self) -> None:
         loading = os.environ.get(messages.LOADING)
-        if loading is not None:  # else each session would start the next
+        if loading is not None:  # else each guardian would start the next session
             raise RuntimeError(
                 f"A session was opened by an import, while {loading!r} was loaded for workers. Is a program of yours "
                 "called like a library? Call it something else, or put what it does under `if __name__ == "
@@ -60,7 +60,7 @@ class GuardianProcess:
         self._status_fd = os.memfd_create(messages.STATUS_NAME, os.MFD_CLOEXEC)
         try:
             os.ftruncate(self._status_fd, messages.STATUS_BYTES)
-            with contextlib.suppress(OSError):  # it may write short files only: then nobody sees its events
+            with contextlib.suppress(OSError):  # the process may write short files only: then its events are not seen
                 os.ftruncate(self._status_fd, messages.EVENTS_AT + layout.FILE_BYTES)
         except OSError as error:
             os.close(self._status_fd)
@@ -75,9 +75,9 @@ class GuardianProcess:
         #: This process's own events.
         self.events = events.EventRing.open(self._status_fd, messages.EVENTS_AT, 0, os.getpid())
         self.events.note_slot(0)
-        #: The guardian's own errors: its stderr is the workers', and belongs to the user.
-        #: Workers of which it should say something, and since when.
+        #: Workers that the guardian should report on, and since when.
         self._owed: dict[int, float] = {}
+        #: The file for the guardian's own errors: its stderr is the workers', and belongs to the user.
         self._words_fd = os.memfd_create("hocket-words", os.MFD_CLOEXEC)
         ours, theirs = socket.socketpair()
         self._channel = channel.Channel(ours)
@@ -95,7 +95,7 @@ class GuardianProcess:
             self._process = subprocess.Popen(
                 [sys.executable, *_list_interpreter_flags(), "-c", boot],
                 pass_fds=(theirs.fileno(), self._status_fd, self._words_fd, stderr_fd),
-                stderr=self._words_fd,  # until it has loaded what it needs: an interpreter that cannot start says why
+                stderr=self._words_fd,  # until it has loaded: an interpreter that cannot start says why
                 start_new_session=True,
             )
         except (FileNotFoundError, PermissionError, TypeError) as error:
@@ -113,32 +113,32 @@ class GuardianProcess:
         self.pid = self._process.pid
         self.fd = self._channel.fd
 
-    # --- what it owes -------------------------------------------------------------------------------------------------
+    # --- expected reports ---------------------------------------------------------------------------------------------
 
     def owe(self, worker_id: int) -> None:
-        """It should soon say something about this worker."""
+        """Expect a report on this worker soon."""
         self._owed.setdefault(worker_id, time.monotonic())
 
     def list_overdue(self, now: float, patience_s: float) -> list[int]:
-        """Return the workers of which it should have said something so long ago."""
+        """Return the workers with reports that have been due for longer than `patience_s`."""
         return [worker_id for worker_id, since in self._owed.items() if now - since > patience_s]
 
     def owes(self) -> bool:
-        """Tell whether it should say something."""
+        """Tell whether a report is due."""
         return bool(self._owed)
 
     def revive(self) -> bool:
-        """Continue it if somebody has stopped it; tell whether that was so."""
+        """Continue the guardian if a signal has stopped it; return whether that was so."""
         if not descendants.is_stopped(self.pid):
             return False
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGCONT)
         return True
 
-    # --- talking ------------------------------------------------------------------------------------------------------
+    # --- messages -----------------------------------------------------------------------------------------------------
 
     def spawn(self, worker_id: int, sock: socket.socket, page: journal.Page) -> None:
-        """Have a worker forked; its end of the socket pair, and its page, are handed over."""
+        """Have a worker forked, and hand over its end of the socket pair and its page."""
         self._channel.outbox_fds += [sock.fileno(), page.fd]
         self._channel.post((messages.SPAWN, worker_id))
         self.events.note_slot(worker_id)
@@ -148,7 +148,7 @@ class GuardianProcess:
         self.owe(worker_id)
 
     def load(self, modules: Sequence[str]) -> None:
-        """Have it import modules from where this process would."""
+        """Have the guardian import modules, with the import paths of this process."""
         self._channel.post((messages.LOAD, list(modules), list_paths()))
         self._send()
 
@@ -164,17 +164,17 @@ class GuardianProcess:
                 if not descriptors.is_writable(self.fd, STOPPED_SECONDS):
                     self.revive()
         except OSError:
-            self._channel.outbox.clear()  # it is gone; the end of its socket will be handled as such
+            self._channel.outbox.clear()  # the guardian is gone; the end of its socket is handled later
 
     def receive(self) -> list[channel.Message] | None:
-        """Return what it says; None if it is gone."""
+        """Return the guardian's messages; None if it is gone."""
         received = self._channel.receive()
         for message in received or ():
             self._owed.pop(message[1], None)
         return received
 
     def explain_end(self) -> str:
-        """Return how it ended and what it said last, as sentences; called when `receive` says that it is gone."""
+        """Return sentences on how the guardian ended and what it wrote last; called after `receive` returns None."""
         try:
             code = self._process.wait(REAP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -194,21 +194,21 @@ class GuardianProcess:
         return task_id
 
     def read_start(self, worker_id: int) -> float:
-        """Return when the worker started its last task, by `time.perf_counter`; 0 if it has not had one."""
+        """Return when the worker started its last task, by ``time.perf_counter``; 0 if it has started none."""
         slot = worker_id % messages.STATUS_SLOTS + messages.STATUS_SLOTS
         start: float = struct.unpack_from("<d", self._status, slot * 8)[0]
         return start
 
     def reopen_events(self, worker_id: int, pid: int) -> events.EventRing:
-        """Return the slot of a dead worker, to write down what it did not come to; to be closed."""
+        """Return a dead worker's slot, for the events that it could not write; the caller closes the slot."""
         return events.EventRing.open(self._status_fd, messages.EVENTS_AT, worker_id, pid)
 
     def build_reader(self) -> reader.EventReader:
-        """Return a reader of the session's events, from the oldest that are there."""
+        """Return a reader of the session's events, from the oldest one kept."""
         return reader.EventReader(self._status_fd, messages.EVENTS_AT)
 
     def end(self) -> None:
-        """Have every process of the session ended, and wait for it."""
+        """Have the guardian end every process of the session, and wait for it."""
         self._channel.post((messages.EXIT,))
         self._send()
         deadline = time.monotonic() + END_SECONDS
@@ -223,7 +223,7 @@ class GuardianProcess:
         self._close()
 
     def cut_off(self) -> None:
-        """In a fork of the driver: it is not this process's child, and not its to talk to."""
+        """Let go of the guardian in a fork of the driver, which is not its parent."""
         self._channel.sock.close()
         self._process.returncode = 0  # else its destructor warns that it still runs
 
@@ -236,7 +236,7 @@ class GuardianProcess:
 
 
 def build_setup(job_id: str, node_id: str, namespace: str, *, has_gpus: bool, has_cpu: bool) -> channel.Message:
-    """Return the first message to a worker: what it must know to import what the driver imports."""
+    """Return the first message to a worker: the paths of the driver's imports, and facts of the session."""
     facts = {
         "sys_path": list_paths(),
         "cwd": _get_cwd(),
@@ -250,7 +250,7 @@ def build_setup(job_id: str, node_id: str, namespace: str, *, has_gpus: bool, ha
 
 
 def parse_death(message: channel.Message) -> exceptions.Death:
-    """Return the evidence of a `DIED` message."""
+    """Return the evidence in a `DIED` message."""
     _, _, pid, signal_number, exit_code, peak_rss_bytes, out_of_memory, stderr_tail, stack = message
     return exceptions.Death(
         pid=pid,
@@ -265,7 +265,7 @@ def parse_death(message: channel.Message) -> exceptions.Death:
 
 
 def list_paths() -> list[str]:
-    """Return where modules are looked for, as plain text; a program may have put anything there."""
+    """Return the import paths as plain text; a program may have put anything among them."""
     entries: list[object] = list(sys.path)
     return [os.fspath(entry) for entry in entries if isinstance(entry, str | os.PathLike)]
 
@@ -273,7 +273,7 @@ def list_paths() -> list[str]:
 def _get_cwd() -> str:
     try:
         return os.getcwd()
-    except OSError:  # it was deleted; workers stay where the guardian is
+    except OSError:  # the folder was deleted; workers stay in the guardian's
         return ""
 
 

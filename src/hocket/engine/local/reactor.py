@@ -1,20 +1,20 @@
 """Readers of the sockets: the thread that waits reads.
 
-A process has sockets to read and several threads that may want what arrives. Handing each message from a reader thread
-to a waiting thread would cost a thread switch (some 30 us here) for every result. So there is a *role*, as in the
-Leader/Followers pattern, held by one thread at a time: to wait in epoll and to handle what comes.
+A process has sockets to read, and several threads may want the messages. Handing each message from a reader thread to a
+waiting thread would cost a thread switch (some 30 us here) for every result. So one thread at a time holds a *role*, as
+in the Leader/Followers pattern: to wait in epoll and to handle messages.
 
 - A thread that waits for something takes the role if it is free, and handles messages until its own wish is met.
-- A thread that finds the role taken sleeps on a condition, and is woken after each round of messages.
-- The *background reader*, a thread, takes the role when nobody has wanted it for `TICK_SECONDS`; it blocks in epoll, at
-  no cost, until a waiting thread evicts it through an eventfd. Messages are thus handled promptly also while the
-  program computes, or sleeps, or has forgotten us.
+- A thread that finds the role taken sleeps on a condition, and wakes after each round of messages.
+- The *background reader*, a thread, takes the role when no thread has wanted it for `TICK_SECONDS`. It blocks in epoll,
+  at no cost, until a waiting thread evicts it through an eventfd. So messages are handled promptly also while the
+  program computes, sleeps, or does not call this package.
 
-What was tried and does not work: a background reader that takes the role as soon as it is free. A loop of
-``get(f.remote())`` then pays an eviction for every call.
+Tried without success: a background reader that takes the role as soon as it is free. A loop of ``get(f.remote())`` then
+pays an eviction for every call.
 
 The lock is the owner's. It is held while messages are handled and never while waiting. It must be reentrant, and its
-ownership is what tells the interrupt handler (see `interrupts`) that a KeyboardInterrupt has to wait.
+ownership shows the interrupt handler (see `interrupts`) that a KeyboardInterrupt has to wait.
 """
 
 from __future__ import annotations
@@ -33,41 +33,38 @@ from hocket.engine import contract, interrupts, rules
 
 TICK_SECONDS = 0.01
 """How long the role must be free before the background reader takes it. A guess between a wait that a person notices
-and a wake-up rate that a profiler would."""
+and a wake-up rate that a profiler shows."""
 
 MAX_FAILURES = 3
-"""After so many rounds that failed in a row the background reader gives up."""
+"""The number of failed rounds in a row after which the background reader gives up."""
 
 HURRY_SECONDS = 5e-5
-"""The interpreter's switch interval while the background reader has something to do. With the usual 5 ms every message
-waits so long for a program that computes in pure Python. Measured, calls between two actors while their driver
-computes: 7.5 times slower than with an idle driver before, 1.9 times with this, on two cores for three busy
-processes."""
+"""The interpreter's switch interval while the background reader has messages to handle. With the usual 5 ms every
+message waits so long for a program that computes in pure Python. Calls between two actors were 7.5 times slower with a
+busy driver than with an idle one, and are 1.9 times slower now (measured with three busy processes on two cores)."""
 
 CALM_SECONDS = 0.05
-"""After so long without a message the switch interval is what it was."""
+"""After so long without a message the switch interval returns to its usual value."""
 
 PARK_TICKS = 3
 """After so many ticks in which another thread held the role without a message, the background reader stops ticking,
-until that thread passes the role on. Every worker that has just been used ticks so often: with 100 ticks, 300 idle
-actors woke 30,000 times in the second after their last call and doubled the price of everybody's tasks. Waking the
-background reader again costs some 10 us, and is done at most every 30 ms."""
+until that thread passes the role on. Every worker that was just used ticks so often: with 100 ticks, 300 idle actors
+woke 30,000 times in the second after their last call, and doubled the time of all tasks. Waking the background reader
+again costs some 10 us, and is done at most every 30 ms."""
 
 DROP_SECONDS = 0.1
-"""How soon after it was woken for a dropped handle the background reader may be woken for the next one: a program that
-drops thousands while it computes is not to be held up by a wake-up for each. A guess: nobody minds that an actor ends
-so much later."""
+"""The time between two wake-ups of the background reader for dropped handles: a program that drops thousands while it
+computes must not pay a wake-up for each. A guess: an actor may end so much later."""
 
 CLOSE_SECONDS = 5.0
-"""How long the end of a session waits for threads that wait in it. They leave at once, unless one is held up by a
-callback."""
+"""How long the end of a session waits for threads that wait in it. They leave at once, unless a callback delays one."""
 
 WAKING_SECONDS = 0.2
-"""How long it waits for those that wake it just then: each needs a few bytecodes. One may stand still below us on the
-stack, if a handler of a signal has interrupted it and ends the session."""
+"""How long the end of a session waits for threads in `_wake`: each needs a few bytecodes. One of them may stand still
+below on the stack, if a signal's handler has interrupted it and ends the session."""
 
 LONGEST_SECONDS = 1e8
-"""A longer time-out is none: three years, and less than the system's clocks overflow at."""
+"""A longer time-out counts as none: three years, and less than the system's clocks overflow at."""
 
 READABLE = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
 
@@ -81,45 +78,45 @@ class Owner(Protocol):
 
 @final
 class Bell(deque[int]):
-    """Stands for an engine's `dropped` while somebody sleeps; always empty itself.
+    """A stand-in for an engine's `dropped` while a thread sleeps; always empty itself.
 
-    A handle's finalizer may run in any thread at any moment, so all that it does is to append an id to
-    `Engine.dropped`; whoever waits next counts it. But a process that only waits, or a driver that computes while its
-    background reader sleeps, may not come to that for minutes, and an actor whose last handle is gone would live as
-    long. So while somebody sleeps, a bell hangs there: a deque whose `append` puts the usual one back, appends there,
-    and wakes the sleeper. The finalizer itself does what it always did, so it costs nothing while nobody sleeps.
+    A handle's finalizer may run in any thread at any moment, so it only appends an id to `Engine.dropped`, and the next
+    thread that waits counts the id. But a process that only waits, or a driver that computes while its background
+    reader sleeps, may not count for minutes, and an actor without handles would live as long. So while a thread sleeps,
+    a bell takes the place of `dropped`. Its `append` puts the usual deque back, appends the id there, and wakes the
+    sleeper. The finalizer is the same as ever, and costs nothing more while no thread sleeps.
 
     Args:
         owner: The engine.
-        ring: Wakes the sleeper. Called by a finalizer: it must not wait, lock or raise.
+        ring: Wakes the sleeper. A finalizer calls it: it must not wait, lock or raise.
     """
 
     def __init__(self, owner: Owner, ring: Callable[[], None]) -> None:
         super().__init__()
         self._owner = owner
-        #: Where the ids are: what `Engine.dropped` is while nobody sleeps.
+        #: The deque with the ids, which is `Engine.dropped` while no thread sleeps.
         self.usual = owner.dropped
         self.ring = ring
-        #: Whether it has rung since somebody looked.
+        #: Whether it has rung since the last look.
         self.has_rung = False
 
     def answer(self, ring: Callable[[], None]) -> None:
-        """Have it wake somebody else: who sleeps now sleeps in another way."""
+        """Replace the function that wakes the sleeper."""
         self.ring = ring
 
     def hang(self) -> bool:
-        """Take the place; False if something was dropped meanwhile, and the sleeper had better not sleep."""
+        """Take the place of `dropped`; return False if a handle was dropped meanwhile and the thread must not sleep."""
         if self.usual:
             return False
         self._owner.dropped = self
         return not self.usual
 
     def take_down(self) -> None:
-        """Give the place back."""
+        """Put the usual deque back."""
         self._owner.dropped = self.usual
 
     def append(self, object_id: int, /) -> None:
-        """Wake the sleeper; what follows goes where it always does."""
+        """Put the usual deque back, append the id there, and wake the sleeper."""
         self._owner.dropped = self.usual
         self.usual.append(object_id)
         self.has_rung = True
@@ -127,13 +124,13 @@ class Bell(deque[int]):
 
 
 class Handler(Protocol):
-    """The reactor calls it with the lock held."""
+    """The handler of a reactor's events, which is called with the lock held."""
 
     def handle(self, fd: int, mask: int) -> None:
-        """Handle what has come on a descriptor."""
+        """Handle an event on a descriptor."""
 
     def before_wait(self) -> float | None:
-        """Send what is unsent and look after what is due; return how long to wait at most (seconds)."""
+        """Send unsent messages and do the work that is due; return the longest wait in seconds, None for no limit."""
 
 
 class Woken(NamedTuple):
@@ -142,7 +139,7 @@ class Woken(NamedTuple):
     has_come: bool
     """Whether a descriptor was readable."""
     was_nudged: bool
-    """Whether another thread has left something unsent."""
+    """Whether another thread has left a message unsent."""
 
 
 class Reactor:
@@ -161,12 +158,12 @@ class Reactor:
         """Build a reactor.
 
         Args:
-            owner: The engine, whose dropped handles end a wait.
-            lock: Held around what it handles.
-            build: Returns what handles it. Called once, with the reactor, which that may need itself.
-            guard: The guard against signals, whose pending handlers end waits.
-            check: Calls these, after a round of a waiting thread that has found some; may raise to end the wait.
-            name: Of the background reader thread.
+            owner: The engine; its dropped handles end a wait.
+            lock: Held while events are handled.
+            build: Returns the handler. Called once, with the reactor, which the handler may need.
+            guard: The guard against signals; its pending handlers end waits.
+            check: Calls the pending handlers after a waiting thread's round; may raise to end the wait.
+            name: The name of the background reader thread.
         """
         self._lock = lock
         self._condition = threading.Condition(lock)
@@ -182,7 +179,7 @@ class Reactor:
         self._nudged = False
         #: One entry for each thread that is about to write to the eventfd without the lock.
         self._waking: list[bool] = []
-        #: Whether the holder of the role has sent all there was, and waits: who leaves something unsent now, nudges it.
+        #: Whether the role's holder has sent everything and waits. A thread that leaves a message unsent now nudges it.
         self.is_asleep = False
         self._unparked = threading.Event()
         self._is_parked = False
@@ -190,28 +187,28 @@ class Reactor:
         self._reader_id: int | None = None
         self._closed = False
         self._is_retired = False
-        #: Set with either of the two: the reader sleeps on it, so nobody waits for a tick to pass.
+        #: Set at closing or retirement: the reader sleeps on it, so no thread waits for a tick to pass.
         self._dismissed = threading.Event()
-        #: Hangs while somebody waits.
+        #: The bell, which hangs while a thread waits.
         self.bell = Bell(owner, self._wake)
-        #: Callbacks, to be called without the lock after the round of messages that caused them; must be quick.
+        #: Quick callbacks, which are called without the lock after the round of messages that caused them.
         self.due: deque[Callable[[], None]] = deque()
         handler = build(self)
         self._handle, self._before_wait = handler.handle, handler.before_wait
-        guard.wake = self.wake  # last: a handler may call it at once
+        guard.wake = self.wake  # last: a signal's handler may call it at once
 
-    # --- the set ------------------------------------------------------------------------------------------------------
+    # --- the epoll set ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the background reader."""
         self._reader.start()
 
     def watch(self, fd: int) -> None:
-        """Handle what arrives on this descriptor."""
+        """Handle messages that arrive on this descriptor."""
         self._epoll.register(fd, select.EPOLLIN)
 
     def watch_writable(self, fd: int, wanted: bool) -> None:
-        """Also handle the moment when the descriptor takes more; or no longer."""
+        """Start or stop handling the moment when the descriptor takes more."""
         self._epoll.modify(fd, select.EPOLLIN | select.EPOLLOUT if wanted else select.EPOLLIN)
 
     def unwatch(self, fd: int) -> None:
@@ -221,7 +218,7 @@ class Reactor:
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Handle messages until `is_done` (asked with the lock held); False if the time is over first."""
+        """Handle messages until `is_done` (called with the lock held); return False if the time is over first."""
         deadline = None if timeout_s is None or timeout_s > LONGEST_SECONDS else time.monotonic() + timeout_s
         me = threading.get_ident()
         was_nudged = False
@@ -235,9 +232,9 @@ class Reactor:
                         raise rules.build_ended_error()
                     limit_s = TICK_SECONDS if was_nudged else self._before_wait()
                     left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-                    if left_s == 0 and timeout_s:
+                    if left_s == 0 and timeout_s:  # a time-out of 0 still looks once, below
                         return False
-                    # A handler that is noted later, with the lock held, wakes the thread that reads.
+                    # A signal that is noted later, while the lock is held, wakes the thread that reads.
                     if self._guard.noted and self._guard.is_called():
                         left_s = 0.0
                     if self._holder is None or self._holder == me:
@@ -259,13 +256,13 @@ class Reactor:
                 return is_there
 
     def handle_arrived(self) -> None:
-        """Handle what has arrived, without waiting; nothing if another thread is at it."""
+        """Handle the messages that have arrived, without waiting; do nothing if another thread has the role."""
         with self._lock:
             if self._holder is None and not self._closed:
                 self._handle_all(self._epoll.poll(0))
 
     def run_due(self) -> None:
-        """Call what is due. Called without the lock."""
+        """Call the callbacks that are due. Called without the lock."""
         while self.due:
             try:
                 callback = self.due.popleft()
@@ -273,18 +270,17 @@ class Reactor:
                 return
             try:
                 callback()
-            except BaseException as error:  # it is not about what this thread does, whatever it is
+            except BaseException as error:  # the error does not concern the work of this thread
                 if contract.is_from_handler(error):
                     raise
                 traceback.print_exc()
 
     def get_pollable(self) -> int:
-        """Return a descriptor that is readable when something has arrived; for an event loop, together with
-        `retire`."""
+        """Return a descriptor that is readable when a message has arrived; for an event loop, after `retire`."""
         return self._epoll.fileno()
 
     def retire(self) -> None:
-        """Send the background reader away: from now on an event loop calls `handle_arrived`."""
+        """End the background reader: from now on an event loop calls `handle_arrived`."""
         with self._lock:
             self._is_retired = True
             self._dismiss()
@@ -292,28 +288,30 @@ class Reactor:
             self._reader.join()
 
     def poke(self) -> None:
-        """Have the holder of the role look again: `before_wait`, then its wish. Called with the lock held."""
+        """Have the role's holder call `before_wait` and look at its own wish again. Called with the lock held."""
         if self._holder is not None and self._holder != threading.get_ident() and not self._poked:
             self._poked = True
             os.eventfd_write(self._wake_fd, 1)
 
     def nudge(self) -> None:
-        """Have what was just left unsent sent after a tick, so that it has company, whatever this thread does next. To
-        be called if `is_asleep`, with the lock held. Else it is sent anyway: by this thread when it waits, or by the
-        background reader, which takes the role when nobody has wanted it for a tick."""
+        """Have a message that was just left unsent sent after a tick, together with others, whatever this thread does.
+
+        Call it if `is_asleep`, with the lock held. Else the message is sent anyway: by this thread when it waits, or by
+        the background reader, which takes the role when no thread has wanted it for a tick.
+        """
         if self.is_asleep:
             self.is_asleep = False
             self._nudged = True
             os.eventfd_write(self._wake_fd, 1)
 
     def wake(self) -> None:
-        """End the waits of the moment. Called by a signal's handler, at any moment, without the lock."""
+        """End all present waits. A signal's handler calls this, at any moment, without the lock."""
         self._wake()
 
     def _sleep(self, left_s: float | None) -> None:
         if left_s == 0:
             return
-        if self._holder == self._reader_id:
+        if self._holder == self._reader_id:  # evict the background reader
             os.eventfd_write(self._wake_fd, 1)
         self._sleepers += 1
         try:
@@ -329,7 +327,7 @@ class Reactor:
         """Wait for messages as the holder of the role, handle them, and give the role up.
 
         Returns:
-            Whether all is there, and whether another thread has left something unsent.
+            Whether the wait is over, and whether another thread has left a message unsent.
         """
         if limit_s is None or (left_s is not None and left_s < limit_s):
             limit_s = left_s
@@ -353,8 +351,8 @@ class Reactor:
             self.bell.take_down()
 
     def _wake(self) -> None:
-        """End a wait. Called by finalizers and handlers of signals, without the lock."""
-        self._waking.append(True)  # before the look: `close` waits for those who may have found it open
+        """End a wait. Finalizers and handlers of signals call this, without the lock."""
+        self._waking.append(True)  # before the look: `close` waits for threads that may have found the eventfd open
         try:
             if not self._closed:
                 os.eventfd_write(self._wake_fd, 1)
@@ -362,8 +360,8 @@ class Reactor:
             self._waking.pop()
 
     def _handle_all(self, events: list[tuple[int, int]]) -> bool:
-        """Handle what has come. Return whether the wait has ended because another thread has left something unsent.
-        Called with the lock held."""
+        """Handle events; return whether only an unsent message of another thread has ended the wait. Called with the
+        lock held."""
         self.is_asleep = False
         was_nudged, self._nudged = self._nudged, False
         self._rounds += 1
@@ -394,7 +392,7 @@ class Reactor:
         while not (self._closed or self._is_retired):
             with self._lock:
                 is_free = self._holder is None and self._rounds == seen_rounds and not self._sleepers
-                if is_free:
+                if is_free:  # no thread has wanted the role for a tick
                     self._holder = self._reader_id
                 quiet_ticks = quiet_ticks + 1 if self._rounds == seen_rounds else 0
                 seen_rounds = self._rounds
@@ -410,17 +408,16 @@ class Reactor:
                 self._dismissed.wait(TICK_SECONDS)
 
     def _dismiss(self) -> None:
-        """Have the background reader end, wherever it waits."""
+        """End the background reader, wherever it waits."""
         self._dismissed.set()
         self._unparked.set()
         os.eventfd_write(self._wake_fd, 1)
 
     def _try_to_read(self, failures: int) -> int:
-        """Read, and return how many rounds in a row have failed: without a background reader, futures would wait for
-        ever."""
+        """Read; return how many rounds in a row have failed. Without a background reader, futures would never end."""
         try:
             self._read_on()
-        except Exception:  # a mistake of ours
+        except Exception:  # a fault of this package
             if self._closed or failures == MAX_FAILURES:
                 raise
             traceback.print_exc()
@@ -454,8 +451,8 @@ class Reactor:
                 self._pass_on()
 
     def _wait_patiently(self, limit_s: float | None) -> Woken:
-        """Wait for messages and handle them; tell what has ended the wait: nothing has come if a handle was dropped.
-        Handles that are dropped one after another are waited for together."""
+        """Wait for messages and handle them; return the cause that has ended the wait. A dropped handle is no message;
+        after one, the wait is long enough to collect others."""
         if self.bell.has_rung:
             self.bell.has_rung = False
             events = self._epoll.poll(DROP_SECONDS if limit_s is None else min(limit_s, DROP_SECONDS))
@@ -467,7 +464,7 @@ class Reactor:
         return Woken(bool(events) and not was_nudged and not self.bell.has_rung, was_nudged)
 
     def cut_off(self) -> None:
-        """In a fork: let go of the set. It is the parent's too, so nothing may be taken out of it."""
+        """Close the epoll set in a fork. It is the parent's too, so no descriptor may be unregistered."""
         self._closed = True
         self._epoll.close()
 
@@ -481,7 +478,7 @@ class Reactor:
             self._condition.notify_all()
         if (
             self._reader.is_alive() and threading.current_thread() is not self._reader
-        ):  # which may call this in a callback
+        ):  # a callback of the reader may call this
             self._reader.join(timeout=CLOSE_SECONDS)
         with self._lock:
             self._condition.wait_for(self._is_left, CLOSE_SECONDS)
@@ -492,6 +489,6 @@ class Reactor:
         os.close(self._wake_fd)
 
     def _is_left(self) -> bool:
-        """Tell whether no other thread waits any more: a descriptor that is closed under a thread may be another one's
-        by the time that it looks."""
+        """Tell whether no other thread waits any more: when a descriptor is closed under a waiting thread, its number
+        may soon be another descriptor's."""
         return not self._sleepers and self._holder in {None, threading.get_ident()}

@@ -1,18 +1,18 @@
-"""Memory for large values: anonymous files handed over as descriptors, pooled while warm.
+"""Memory for large values: anonymous files, passed on as descriptors and pooled while warm.
 
 A *segment* is a memfd: it has no name, is not in /dev/shm, is not bounded by the size of that mount, and is gone with
-its last descriptor and mapping, however its users die. The process that creates a value writes it; whoever reads it
-maps the segment privately (copy-on-write), so a reader may write to its array and nobody else sees it.
+its last descriptor and mapping, however its users die. The process that creates a value writes the segment. Each reader
+maps it privately (copy-on-write), so a reader may write to its array and no other process sees that.
 
 A *spill file* is the same on disk: same layout, no name either (see `spill`). A reader maps it exactly as it maps a
-segment and cannot tell the difference.
+segment, and cannot see the difference.
 
-A segment whose object is freed goes back to the pool of its creator. That is worth the trouble. Measured on a 2-core
+A segment of a freed object goes back to the pool of its creator. That is worth the trouble. Measured on a 2-core
 x86-64 box, 800 MB, in GB/s: first touch through a mapping 1.7, with ``MAP_POPULATE`` 2.3, by ``pwrite`` 4.3; into warm
 pages through a mapping 12.7 (memcpy: 13.8), with two threads 22, by ``pwrite`` 5.8. So a new segment is written by
 ``pwrite`` and mapped when it is used again.
 
-Reuse is safe because a private mapping holds a count on its object for as long as any array looks into it.
+Reuse is safe because a private mapping holds a count on its object for as long as any array refers to it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from hocket.engine.local import spill
 
 ALIGNMENT = 64
-"""Buffers start on cache lines, as numpy and torch like it."""
+"""Buffers start on cache lines, which suits numpy and torch."""
 
 POOL_BYTES = 2 << 30
 """Warm memory kept for reuse in one process; more is given back to the system. A guess: two copies of a large
@@ -46,7 +46,7 @@ _MAP_POPULATE = getattr(mmap, "MAP_POPULATE", 0x8000)
 
 
 class Segment:
-    """A memfd, and once it is used again the shared mapping of the process that created it.
+    """A memfd, and from its second use on the shared mapping of the process that created it.
 
     Raises:
         OSError: No memory, or no descriptor.
@@ -60,9 +60,9 @@ class Segment:
         """Make a segment.
 
         Args:
-            capacity: In bytes.
-            lost: Gets the capacity if the segment is collected without having been closed: an interrupt (Ctrl-C) may
-                hit the few instructions in which nothing but a local variable holds it.
+            capacity: The size in bytes.
+            lost: Receives the capacity if the segment is collected without having been closed: an interrupt (Ctrl-C)
+                may hit the few instructions in which only a local variable holds the segment.
         """
         self.fd = -1
         self.capacity = capacity
@@ -103,7 +103,7 @@ class Segment:
 
 
 class SegmentPool:
-    """Segments of this process: those in use, by object, and those that are free and warm.
+    """Segments of this process: segments in use, by object, and free, warm segments.
 
     The owner's lock guards it.
     """
@@ -124,7 +124,7 @@ class SegmentPool:
         return segment
 
     def count_bytes(self) -> int:
-        """Return what all segments take, those that are free and warm included; spill files are not memory."""
+        """Return the bytes of all segments, free and warm ones included; spill files are not memory."""
         while self._lost:
             self.bytes -= self._lost.popleft()
         return self.bytes
@@ -138,7 +138,7 @@ class SegmentPool:
         return free.pop()
 
     def put_back(self, segment: Segment) -> None:
-        """Nobody looks into the segment: keep it warm, or give it back."""
+        """Keep an unused segment warm, or give it back to the system."""
         if self.free_bytes + segment.capacity > POOL_BYTES:
             self.discard(segment)
         else:
@@ -146,7 +146,7 @@ class SegmentPool:
             self._free.setdefault(segment.capacity, []).append(segment)
 
     def recycle(self, object_id: int) -> None:
-        """The object is freed, and nobody looks into its segment."""
+        """Put a freed object's segment back into the pool, or close its spill file."""
         held = self.used.pop(object_id, None)
         if isinstance(held, Segment):
             self.put_back(held)
@@ -159,7 +159,7 @@ class SegmentPool:
         segment.close()
 
     def trim(self, wanted: int | None = None) -> None:
-        """Give free segments back until so many bytes are given; without a number, all."""
+        """Give free segments back to the system until so many bytes are given; without a number, all."""
         given = 0
         for capacity in sorted(self._free, reverse=True):
             free = self._free[capacity]
@@ -177,7 +177,7 @@ class SegmentPool:
 
 
 class SpillFile:
-    """A value on disk. Takes over the descriptor."""
+    """A value on disk, which takes over a descriptor."""
 
     __slots__ = ("capacity", "fd")
 
@@ -205,7 +205,7 @@ class SpillFile:
 
 
 def plan_layout(buffers: Sequence[memoryview]) -> tuple[int, Layout]:
-    """Return how many bytes the buffers take together, and where each lies."""
+    """Return how many bytes the buffers take together, and the place of each."""
     layout = []
     offset = 0
     for buffer in buffers:
@@ -215,13 +215,13 @@ def plan_layout(buffers: Sequence[memoryview]) -> tuple[int, Layout]:
 
 
 def choose_capacity(size: int) -> int:
-    """Return the capacity for a size: pages, in steps of an eighth, so that similar sizes share segments."""
+    """Return the capacity for a size: whole pages, in steps of an eighth, as similar sizes then share segments."""
     step = max(mmap.PAGESIZE, 1 << max(0, size.bit_length() - 4))
     return max(step, align(size, step))
 
 
 def align(size: int, alignment: int) -> int:
-    """Round up."""
+    """Round a size up to a multiple of the alignment."""
     return -(-size // alignment) * alignment
 
 
@@ -253,8 +253,8 @@ def write_all(fd: int, buffers: Sequence[memoryview], layout: Layout) -> None:
 
 def _copy(target: memoryview, source: memoryview) -> None:
     with _as_bytes(source) as view:
-        # A slice assignment holds the interpreter lock and uses one core; numpy's copy does neither. Who brings a large
-        # buffer has numpy loaded as a rule.
+        # A slice assignment holds the interpreter lock and uses one core; numpy's copy does neither. A program with
+        # large buffers usually has numpy loaded.
         numpy = sys.modules.get("numpy")
         if target.nbytes < PARALLEL_BYTES or numpy is None:
             target[:] = view

@@ -1,8 +1,8 @@
-"""Where objects go that memory has no room for: files without a name.
+"""Spill files: files without a name, for objects that memory has no room for.
 
 A spill file is made with ``O_TMPFILE``: it has an inode and no entry in any folder. The system frees it with its last
 descriptor and mapping, however the processes of the session end, exactly as it does with a memfd. So nothing has to be
-cleaned up, now or at the next start, and nobody else can open it. Where a file system cannot do that (NFS, some
+cleaned up, now or at the next start, and no other user can open it. On a file system that cannot do this (NFS, some
 overlays), the file is made under a random name and unlinked at once, before anything is written.
 
 The price: ``du`` does not see the space. ``df`` does, and so does ``statistics()["spilled_bytes"]``.
@@ -13,15 +13,14 @@ from __future__ import annotations
 import os
 
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs"})
-"""Spilling to these would move memory to memory."""
+"""File systems in memory: spilling to them would free nothing."""
 
 SECOND_CHOICE = "/var/tmp"  # noqa: S108 (a folder that tempfile.gettempdir would also return; files in it have no name)
 
 
 def choose_folder() -> str:
-    """Return the folder for spill files: the system's for temporary files, unless that is memory and another is
-    disk."""
-    import tempfile  # with what it imports, too dear for every worker's start
+    """Return the folder for spill files: the one for temporary files, or ``/var/tmp`` if only that is on a disk."""
+    import tempfile  # imported here: with its own imports, it would slow down every worker's start
 
     folder = tempfile.gettempdir()
     if _find_file_system(folder) in MEMORY_FILE_SYSTEMS and _find_file_system(SECOND_CHOICE) not in MEMORY_FILE_SYSTEMS:
@@ -73,12 +72,12 @@ def copy_segment(fd: int, size: int, folder: str) -> int:
 
 
 def reopen_read_only(fd: int) -> int:
-    """Return a descriptor that can only read: a private mapping needs no more, and no reader can harm the others."""
+    """Return a descriptor for reading only: a private mapping needs no more, and no reader can harm the others."""
     return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def find_free_bytes(folder: str) -> int:
-    """Return the space that is left for spill files; 0 if the folder cannot be had."""
+    """Return the free bytes for spill files; 0 if the folder cannot be read."""
     try:
         found = os.statvfs(folder)
     except OSError:

@@ -1,7 +1,7 @@
-"""Passes on what workers write to stderr, and keeps the last lines of it.
+"""Passes on the workers' stderr, and keeps the last lines of it.
 
-Nothing here waits for who reads our own stderr, but for a moment. While nobody does, nothing of living workers is read:
-their pipes fill and they wait, as if they wrote to the stopped terminal themselves. What dead workers left is kept.
+The relay waits only a moment for a reader of its own stderr. While nobody reads, it reads nothing from living workers:
+their pipes fill and they wait, as if they wrote to the stopped terminal themselves. Output of dead workers is kept.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import final
 from hocket.engine import descendants, descriptors, outlets
 
 READ_BYTES = 4096
-"""How much is read at once."""
+"""The bytes that are read at once."""
 
 LINE_BYTES = 64 * 1024
-"""The rest of a line is read before another worker's output, up to so much."""
+"""The rest of a line is read before another worker's output, up to so many bytes."""
 
 STUCK_SECONDS = 0.05
-"""How long to wait at once for somebody to read stderr. Nothing else is done meanwhile."""
+"""How long to wait at a time for a reader of stderr. Nothing else is done meanwhile."""
 
 LEFT_BYTES = 16 * 1024 * 1024
-"""How much is kept of what dead workers wrote while nobody reads stderr."""
+"""The bytes of output that are kept while nobody reads stderr."""
 
 MOST_READS = 256
-"""How often a dead worker's stderr is read: a pipe has less, but a grandchild may hold it open, and go on."""
+"""How often a dead worker's stderr is read: a pipe holds less, but a grandchild may keep it open, and write on."""
 
 
 @final
@@ -38,20 +38,20 @@ class Stream:
 
     def __init__(self, fd: int) -> None:
         self.fd: int | None = fd
-        """Where it arrives; None when that has ended, as the number may be another worker's from then on."""
+        """The end of the pipe; None when the pipe has ended, as the number may be another worker's from then on."""
         self.tail = descendants.Tail()
 
     def read_tail(self) -> str:
-        """Return the last lines that were written."""
+        """Return the last lines of the output."""
         return "\n".join(self.tail.read().splitlines()[-descendants.TAIL_LINES :])
 
 
 @final
 class StderrRelay:
-    """All streams, and our own stderr.
+    """All workers' streams, and the guardian's own stderr.
 
     Args:
-        poll: Is told of what can be read.
+        poll: The epoll set in which the streams are registered.
     """
 
     def __init__(self, poll: select.epoll) -> None:
@@ -62,28 +62,28 @@ class StderrRelay:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether something waits for somebody who reads our stderr."""
+        """Whether output waits for a reader of the guardian's stderr."""
         return bool(self._left)
 
     def add(self, fd: int) -> Stream:
-        """Pass on what can be read from a descriptor, which is ours now."""
+        """Take over a descriptor, and pass on its output."""
         os.set_blocking(fd, False)
         stream = self._streams[fd] = Stream(fd)
         self._poll.register(fd, select.EPOLLIN)
         return stream
 
     def list_sources(self) -> list[int]:
-        """Return the descriptors that are read from."""
+        """Return the descriptors of all streams."""
         return list(self._streams)
 
     def cut_off(self) -> None:
-        """In a fork of this process: let go of everything."""
+        """Close everything in a fork of this process."""
         self._stderr.close()
         for fd in self._streams:
             os.close(fd)
 
     def take(self, fd: int) -> None:
-        """Read what is there, and keep it until it is written; nothing if the descriptor is none of ours."""
+        """Read a stream's output, and keep it until it is written; do nothing if the descriptor is no stream's."""
         stream = self._streams.get(fd)
         size = 0
         while stream is not None and size < LINE_BYTES:
@@ -102,24 +102,24 @@ class StderrRelay:
                 return
 
     def write(self, patience_s: float) -> None:
-        """Write what was read, as long as each piece waits no longer than this for its place."""
+        """Write the kept output, as long as each piece finds room within this time."""
         while self._left and self._write_piece(patience_s):
             pass
 
     def _write_piece(self, patience_s: float) -> bool:
-        """Write some of it; tell whether there was room in time."""
+        """Write some of the output; return whether there was room in time."""
         if not self._stderr.is_writable(patience_s):
             return False
         try:
             del self._left[: self._stderr.write(self._left)]
-        except BlockingIOError:  # others have written meanwhile
+        except BlockingIOError:  # other processes have written meanwhile
             return False
         except OSError:  # nobody reads stderr any more; the tail is kept all the same
             self._left.clear()
         return True
 
     def close(self, stream: Stream) -> None:
-        """Read no more of it."""
+        """Stop reading a stream."""
         fd, stream.fd = stream.fd, None
         if fd is not None:
             del self._streams[fd]
@@ -127,14 +127,15 @@ class StderrRelay:
             os.close(fd)
 
     def drain(self, stream: Stream) -> None:
-        """Read what a dead worker left."""
+        """Read the rest of a dead worker's output."""
         for _ in range(MOST_READS):
             if stream.fd is None or not descriptors.is_readable(stream.fd):
                 return
             self.take(stream.fd)
 
     def finish(self, is_waited_for: Callable[[], bool]) -> None:
-        """Pass on what dead workers left: as long as it is read, and for some seconds while somebody waits for us."""
+        """Pass on the rest of the output while it is read, and wait some seconds for a slow reader while
+        `is_waited_for`."""
         for stream in list(self._streams.values()):
             self.drain(stream)
             self.write(0)

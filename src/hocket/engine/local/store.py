@@ -1,24 +1,23 @@
-"""The memory side of the engine: where large values lie, how much there may be, and what goes to disk.
+"""The memory side of the engine: where large values lie, how much memory they may take, and which go to disk.
 
-Each process writes the values that it makes into segments of its own pool (`Store`). The driver
-(`driver_store.DriverStore`) knows all of them, holds a descriptor of each, and keeps the sum under a limit; a worker
-(`WorkerStore`) asks it for room before it takes new memory, and not when it reuses a warm segment.
+Each process writes its values into segments of its own pool (`Store`). The driver (`driver_store.DriverStore`) knows
+all of them, holds a descriptor of each, and keeps the sum under a limit. A worker (`WorkerStore`) asks the driver for
+room before it takes new memory, and not when it reuses a warm segment.
 
-**What counts** against the limit are the segments of all processes, in use or warm. What is too much goes in this
-order: warm segments nobody uses; then the segments used least recently, which are copied to files (`spill`); and if all
-that is left is pinned or the new value is larger than the limit, the new value is written to a file at once. So a put
-fails only when the disk is full.
+**The limit** counts the segments of all processes, in use or warm. Memory is freed in this order: first warm segments,
+then the least recently used segments, which are copied to files (`spill`). If all the rest is pinned, or the new value
+is larger than the limit, the new value is written to a file at once. So a put fails only when the disk is full.
 
-**Pins.** A segment that somebody maps, or whose descriptor is on its way to somebody, is pinned: copying it to a file
-would free nothing before the last mapping is gone. Pins are counted per process, and those of a dead worker are
-dropped.
+**Pins.** A segment that a process maps, or will map when its descriptor arrives, is pinned: copying it to a file would
+free nothing before the last mapping is gone. Pins are counted per process, and the pins of a dead worker are dropped.
 
-**Accounting.** A worker's memory is what it last said that it has (`POOL`, `ROOM`) and what it was granted and had not
-heard of then. Memory that a worker owes counts until it says that it has given it back: a grant that it is just using
-looks like warm memory from here, and a first version that deducted it at once went over the limit.
+**Accounting.** A worker's memory is the amount in its last report (`POOL`, `ROOM`), and the grants that it had not
+received then. Memory that a worker owes counts until the worker reports that it has given the memory back. A grant that
+is just being used looks like warm memory to the driver, and a first version that deducted it at once went over the
+limit.
 
 **Locks.** The driver's lock guards everything here. It is not held while bytes are copied, in memory or to disk.
-`_spill_lock` makes spilling one thread's business at a time and is always taken before the driver's lock.
+`_spill_lock` lets one thread at a time spill, and is always taken before the driver's lock.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Store(abc.ABC):
     """The large values of one process.
 
     Args:
-        lock: Guards the pool. Must not be held by who calls `build_payload`.
+        lock: Guards the pool. A caller of `build_payload` must not hold it.
     """
 
     def __init__(self, lock: threading.RLock) -> None:
@@ -52,14 +51,14 @@ class Store(abc.ABC):
         find_maker: Callable[[], str] = callers.find_line,
         announce: Callable[[payloads.Payload], None] | None = None,
     ) -> payloads.Payload:
-        """Return the payload; large buffers are copied to a segment, held for the object by the pool.
+        """Return the payload of a value; large buffers are copied to a segment, which the pool holds for the object.
 
         Args:
             encoded: The value.
-            object_id: Under which a segment is held.
-            find_maker: Returns the source line to blame for the memory; called for segments only.
-            announce: Called with the payload of a segment and the lock held, in the moment from which the pool holds
-                it, so that no interrupt can come between.
+            object_id: The object for which the pool holds a segment.
+            find_maker: Returns the source line that made the value; called for segments only.
+            announce: Called with the payload of a segment, under the lock, when the pool has taken the segment: no
+                interrupt can come between.
 
         Raises:
             ObjectStoreFullError: There is no room in memory, and none on disk.
@@ -107,7 +106,7 @@ class Store(abc.ABC):
             raise self._build_error(size, error, is_disk=True) from error
 
     def _give_back(self, held: segments.Segment | segments.SpillFile) -> None:
-        """Take back a write that failed: a half-written segment is of no use."""
+        """Discard the segment or file of a failed write: half-written, it is of no use."""
         with self.lock:
             if isinstance(held, segments.Segment):
                 self.pool.discard(held)
@@ -116,11 +115,11 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def _take_new(self, capacity: int) -> segments.Segment | None:
-        """Return a new segment if there is room for it, or if room can be made."""
+        """Return a new segment if there is room for it, or if room can be made; else None."""
 
     @abc.abstractmethod
     def _get_folder(self) -> str:
-        """Return where spill files are made."""
+        """Return the folder for spill files."""
 
     @abc.abstractmethod
     def explain_full(self, size: int, reason: str, *, is_disk: bool) -> str:
@@ -131,15 +130,15 @@ class Store(abc.ABC):
         return kind(self.explain_full(size, error.strerror or str(error), is_disk=is_disk))
 
 
-# --- the worker's -----------------------------------------------------------------------------------------------------
+# --- the worker's store -----------------------------------------------------------------------------------------------
 
 
 class WorkerStore(Store):
     """The store of a worker.
 
     Args:
-        lock: The worker's.
-        ask_room: Asks the driver for room for so many bytes, which arrive through `credit`; False if there is none.
+        lock: The worker's lock.
+        ask_room: Asks the driver to grant so many bytes through `credit`; returns False if there is no room.
         explain_full: Asks the driver for the message of an error.
     """
 
@@ -158,18 +157,18 @@ class WorkerStore(Store):
         self._folder = ""
 
     def get_account(self) -> tuple[int, int]:
-        """Return what the pool takes or may take, and how much it was granted in all. Called with the lock held."""
+        """Return the bytes that the pool takes or may take, and the bytes granted in all. Called with the lock held."""
         return self.pool.count_bytes() + self._allowance, self._granted
 
     def credit(self, granted: int, folder: str) -> None:
-        """The driver grants room, or names the folder to write to instead. Called with the lock held."""
+        """Take a grant of room from the driver, or the folder to write to instead. Called with the lock held."""
         self._allowance += granted
         self._granted += granted
         self._folder = folder
 
     def obey(self, object_id: int, is_kept: bool) -> bool:
-        """Do what a `RECYCLE` says; tell whether the driver waits to hear how large the pool is now. Called with the
-        lock held."""
+        """Carry out a `RECYCLE`; return whether the driver waits for a report of the pool's size. Called with the lock
+        held."""
         if is_kept:
             self.pool.recycle(object_id)
         elif object_id == 0:

@@ -14,12 +14,12 @@ from hocket.kernel import resources
 _THREADS = "OMP_NUM_THREADS"
 
 _is_threads_ours = _THREADS not in os.environ
-"""Whether the number of threads is ours to choose: the user did not."""
+"""Whether the user has not chosen a number of threads, so this module chooses it."""
 
 
 def apply_environment(text: str) -> None:
-    """Take on a runtime environment, for good. The form is that of `hocket.core.environments`."""
-    import json  # here, because few tasks have an environment, and every worker loads this module
+    """Take on a runtime environment, for good; see `hocket.core.environments` for the form of the text."""
+    import json  # imported here: few tasks have an environment, and every worker loads this module
 
     environment = json.loads(text)
     os.environ.update(environment.get("env_vars", {}))
@@ -32,8 +32,10 @@ def apply_environment(text: str) -> None:
 
 
 def set_threads(cpus: float) -> None:
-    """Let numerical libraries use as many threads as the work has CPUs; at least one. Libraries read the variable when
-    they are loaded. Of those loaded already, torch can be told."""
+    """Let numerical libraries use as many threads as the work has CPUs, at least one.
+
+    Libraries read the variable when they are loaded; torch also takes a number later.
+    """
     if not _is_threads_ours:
         return
     threads = max(1, int(cpus))
@@ -46,12 +48,12 @@ def set_threads(cpus: float) -> None:
 
 
 def set_gpus(gpu_ids: Sequence[resources.GpuId]) -> None:
-    """Show the work its own GPUs only."""
+    """Make only the work's own GPUs visible."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpu_ids))
 
 
 def close_input() -> None:
-    """Make standard input an empty file here and in what is forked: the terminal is the driver's."""
+    """Make standard input an empty file here and in forked processes: the terminal is the driver's."""
     if sys.stdin is not None:
         sys.stdin.close()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -67,7 +69,7 @@ def _refuse_input(prompt: object = "", /) -> NoReturn:
 
 
 def add_hint(error: BaseException, extra: Mapping[str, object]) -> None:
-    """Say what to set, on an error that comes of having asked for no GPU."""
+    """Add advice to an error that comes from work without a GPU."""
     if "CUDA" in texts.safe_text(error) and not extra.get("gpu_ids") and os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         BaseException.add_note(
             error, "This task or actor asked for no GPU, so it sees none: write @hocket.remote(num_gpus=1)."

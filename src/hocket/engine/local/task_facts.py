@@ -1,5 +1,4 @@
-"""The facts of a task or call that is not an ordinary one, for its worker, as they stand in `messages.RUN` and
-`messages.CALL`."""
+"""The special facts of a task or call for its worker: the field ``extra`` of `messages.RUN` and `messages.CALL`."""
 
 from __future__ import annotations
 
@@ -15,11 +14,11 @@ KINDS = {
     TaskKind.CREATION: events.Kind.CONSTRUCTOR,
     TaskKind.CALL: events.Kind.CALL,
 }
-"""What the events call our kinds of task."""
+"""The kinds of event for the kernel's kinds of task."""
 
 
 def build_extra(worker: WorkerRecord, task: TaskRecord) -> dict[str, object]:
-    """Return it for a task."""
+    """Return the field for a task."""
     shape = task.options.shape
     allocation = worker.allocation
     extra: dict[str, Any] = {
@@ -51,7 +50,7 @@ def build_extra(worker: WorkerRecord, task: TaskRecord) -> dict[str, object]:
 
 
 def build_call_extra(task: TaskRecord) -> dict[str, object] | None:
-    """Return it for a call; None for an ordinary one."""
+    """Return the field for a call; None for an ordinary call."""
     options = task.options
     if options.is_simple and not task.attempt:
         return None
@@ -66,8 +65,10 @@ def build_call_extra(task: TaskRecord) -> dict[str, object] | None:
 
 @functools.lru_cache(maxsize=256)
 def _encode_classes(classes: tuple[type[BaseException], ...]) -> bytes | None:
-    """Return the pickle of the classes that `retry_exceptions` names; None if they cannot be sent. The worker compares:
-    what the exception is here may be no more than a text in place of it."""
+    """Return the pickle of the classes in `retry_exceptions`; None if they cannot be sent.
+
+    The worker compares, because in the driver a text may stand for the exception.
+    """
     try:
         return values.encode_whole(classes, "retry_exceptions").data
     except Exception:  # noqa: BLE001 (a user's metaclass may raise anything; then the driver compares)

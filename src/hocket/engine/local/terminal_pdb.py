@@ -12,19 +12,19 @@ from types import FrameType
 from typing import Any, TextIO
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-"""Frames of these files lie below the user's function."""
+"""Frames of files in this folder lie below the user's function."""
 
 _thread_lock = threading.RLock()
-"""Between the threads of one worker; the lock on the file is between workers."""
+"""The lock between the threads of one worker; the lock on the file is between workers."""
 
 
 class TerminalPdb(pdb.Pdb):
-    """pdb on a terminal that it has to share.
+    """pdb on a shared terminal.
 
     Args:
-        terminal: Open for reading and writing; closed by `let_go`.
+        terminal: A stream for reading and writing.
         lock_fd: A file that all workers of the session have open.
-        title: Printed at the first prompt.
+        title: Shown in each prompt.
     """
 
     def __init__(self, terminal: TextIO, lock_fd: int, title: str) -> None:
@@ -34,7 +34,7 @@ class TerminalPdb(pdb.Pdb):
         self._is_holding = False
 
     def interaction(self, frame: FrameType | None, tb_or_exc: Any) -> None:
-        """Talk, alone."""
+        """Take the terminal alone, and talk to the user."""
         self._hold()
         try:
             super().interaction(frame, tb_or_exc)
@@ -43,18 +43,18 @@ class TerminalPdb(pdb.Pdb):
             raise
 
     def user_return(self, frame: FrameType, return_value: object) -> None:
-        """Stop at a return; after that of the task's own function there is nothing of the user's to step into."""
+        """Stop at a return; after the return of the task's own function go on, as no user code is left to step into."""
         super().user_return(frame, return_value)
         if frame.f_back is None or frame.f_back.f_code.co_filename.startswith(_PACKAGE):
             self.set_continue()
 
     def set_continue(self) -> None:
-        """Go on, and let others talk."""
+        """Go on, and release the terminal."""
         super().set_continue()
         self.let_go()
 
     def set_quit(self) -> None:
-        """End the task, and let others talk."""
+        """End the task, and release the terminal."""
         super().set_quit()
         self.let_go()
 
@@ -65,7 +65,7 @@ class TerminalPdb(pdb.Pdb):
             self._is_holding = True
 
     def let_go(self) -> None:
-        """Let others talk."""
+        """Release the terminal for other threads and workers."""
         if self._is_holding:
             self._is_holding = False
             fcntl.lockf(self._lock_fd, fcntl.LOCK_UN)
@@ -73,7 +73,7 @@ class TerminalPdb(pdb.Pdb):
 
 
 def open_terminal(terminal: str) -> TextIO:
-    """Return a text stream for reading and writing; a terminal cannot seek, so it takes one buffer each way."""
+    """Return a text stream for reading and writing, with a buffer each way, because a terminal cannot seek."""
     raw = io.FileIO(os.open(terminal, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC), "r+")
     both: Any = io.BufferedRWPair(raw, raw)
     return io.TextIOWrapper(both, encoding="utf-8", errors="replace", line_buffering=True, write_through=True)

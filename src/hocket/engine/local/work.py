@@ -1,4 +1,4 @@
-"""An entry of a worker's row: one task or call, from its message to its answer."""
+"""An entry of a worker's queue: one task or call, from its message to its answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hocket.engine.local import worker_engine
 
 
 class Work:
-    """One task or call that stands in the row."""
+    """One task or call in the queue."""
 
     __slots__ = (
         "args",
@@ -31,20 +31,20 @@ class Work:
         self.name = name
         self.num_returns = num_returns
         self.function_id = b""
-        #: Its place in all that the driver has sent; 0 for a direct call.
+        #: Its number among all tasks and calls from the driver; 0 for a direct call.
         self.number = 0
-        #: The worker that called directly; 0 is the driver.
+        #: The worker that made the direct call; 0 for work from the driver.
         self.reply_to = 0
         self.method = ""
         self.extra: dict[str, Any] | None = None
         self.args: worker_engine.Arrived | None = None
         self.dependencies: list[tuple[int, worker_engine.Arrived]] = []
         self.held: list[contract.AnyRef] = []
-        #: When it was started; 0 if it was not.
+        #: The time of its start; 0 before that.
         self.started = 0.0
 
     def clear(self) -> None:
-        """Let go of what it holds."""
+        """Drop the arguments and handles that it holds."""
         self.args = None
         self.dependencies = []
         self.held = []

@@ -1,7 +1,7 @@
-"""The way into a cluster of Ray: its settings, its token, and questions to a server before a connection.
+"""The preparation of a connection to a Ray cluster: settings, token, and questions to a server.
 
-Ray asks for a cluster's versions, and learns whether its token is taken, only on the way in, where it also waits for
-minutes. And it says nothing of the size of a folder that it is about to upload.
+Ray itself checks a cluster's versions and its own token only while it connects, and may then wait for minutes. It also
+does not report the size of a folder before it uploads it.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ MODE_VARIABLE = "RAY_AUTH_MODE"
 TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105 (a name)
 TOKEN_PATH_VARIABLE = "RAY_AUTH_TOKEN_PATH"  # noqa: S105 (a name)
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Ray's switch for systems whose firewall asks about each open port: with 0, a node is this machine's own and binds to
-loopback."""
+"""Ray's switch for systems with a firewall that asks about each open port: with 0, a node serves only this machine, and
+binds to loopback."""
 
 _QUESTIONS = {
     False: ("/ray.rpc.NodeInfoGcsService/GetClusterId", b""),
     True: ("/ray.rpc.RayletDriver/ClusterInfo", b"\x08\x06"),  # its type is PING
 }
-"""What only a head answers, and what only Ray Client does: the method, and the message."""
+"""Questions that only a head answers (False), or only Ray Client (True): the method, and the message."""
 
 
 @contextlib.contextmanager
 def settings(changes: dict[str, str], *, loopback: bool) -> Iterator[None]:
-    """Have these environment variables count for Ray inside, and for the processes that it starts."""
+    """Apply environment variables inside this block, to Ray and to the processes that it starts."""
     if loopback:
         changes = {**changes, LOOPBACK_VARIABLE: "0"}
     with (
@@ -65,11 +65,11 @@ def read_running_address() -> str:
 
 
 def ask(address: addresses.Address) -> str:
-    """Ask a server whether it is what the address says, with the token if one is to be sent.
+    """Ask a server whether it is of the kind that the address names; send the token if Ray's settings ask for it.
 
     Returns:
-        gRPC's word: ``OK``; ``UNAUTHENTICATED`` if the token is wrong or missing; ``UNIMPLEMENTED`` if it is something
-        else; or another.
+        gRPC's status: ``OK``; ``UNAUTHENTICATED`` if the token is wrong or missing; ``UNIMPLEMENTED`` for a server of
+        another kind; or any other.
     """
     method, question = _QUESTIONS[address.by_client]
     target = str(address).removeprefix(addresses.CLIENT)
@@ -84,28 +84,28 @@ def ask(address: addresses.Address) -> str:
 
 
 def read_versions(address: addresses.Address) -> dict[str, str]:
-    """Ask a cluster for the versions of Ray and Python that it was started with. Empty if it does not know yet."""
+    """Return the versions of Ray and Python with which a cluster was started; empty if it has not stored them yet."""
     facts = ray_internals.read_facts(str(address), addresses.ANSWER_SECONDS)
     return {"Ray": str(facts["ray_version"]), "Python": str(facts["python_version"])} if facts else {}
 
 
 def has_node_here(address: addresses.Address) -> bool:
-    """Tell whether a node of the cluster runs on this machine. Only then a driver can join by ``host:port``."""
+    """Return whether a node of the cluster runs on this machine. Only then can a driver join by ``host:port``."""
     nodes = ray_internals.list_living_nodes(str(address), addresses.ANSWER_SECONDS)
     return not ray_internals.list_nodes_here().isdisjoint(nodes)
 
 
 def walk_package(folder: Path, excludes: Iterable[str]) -> list[Path]:
-    """Return the files of a folder that Ray would upload as a working directory: without what .gitignore, .rayignore
-    and it leave out."""
+    """Return the files of a folder that Ray would upload as a working directory, without those that .gitignore,
+    .rayignore and Ray itself exclude."""
     ignores = os.environ.get(ray_internals.get_gitignore_variable(), "0") == "1"
     return ray_internals.walk_package(folder, excludes, reads_gitignore=not ignores)
 
 
 @contextlib.contextmanager
 def _changed_environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for what is started inside; afterwards all is as before, also what others have set. Ray
-    itself sets some, among them ``PYTHONBREAKPOINT``."""
+    """Set environment variables inside this block, and restore all variables afterwards. Ray itself changes some, such
+    as ``PYTHONBREAKPOINT``."""
     before = dict(os.environ)
     os.environ.update(changes)
     try:
@@ -120,11 +120,11 @@ def _changed_environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _kept_signal_handler() -> Iterator[None]:
-    """Put the handler of SIGTERM back: `ray.init` takes it, and nobody asked for that."""
+    """Restore the handler of SIGTERM, which `ray.init` replaces."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
-        # None is a handler that was not set from Python and cannot be put back from there
+        # None stands for a handler that was not set from Python; Python cannot restore it.
         if threading.current_thread() is threading.main_thread() and before is not None:
             signal.signal(signal.SIGTERM, before)

@@ -1,4 +1,4 @@
-"""Ray itself: imported here, so that a missing one is explained in one place."""
+"""Ray itself. It is imported here first, so that one place explains a missing Ray."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ with extras.explain(
     "without it.",
 ):
     import ray as ray  # noqa: I001 (where both are missing, Ray is the one to name)
-    import grpc as grpc  # Ray alone comes without it
+    import grpc as grpc  # plain `ray` does not depend on it

@@ -1,7 +1,7 @@
-"""Addresses of clusters: how they are written, and whether a Ray answers there.
+"""Addresses of clusters: their form, and a check that a Ray answers there.
 
-Ray waits for minutes where nothing answers, and ends the process in some cases. So we knock first: a TCP connection,
-and then the first words of HTTP/2, which each of Ray's servers speaks. Needs no Ray.
+Ray waits for minutes if nothing answers, and in some cases ends the process. So `knock` first opens a TCP connection,
+and sends the beginning of HTTP/2, which each of Ray's servers speaks. This module needs no Ray.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from dataclasses import dataclass
 from hocket import exceptions
 
 ANSWER_SECONDS = 4.0
-"""How long a server may take to answer, connecting included. A guess: far above a round trip around the world, and
-twice of it is below the ten seconds in which an unreachable cluster is to be known."""
+"""How many seconds a server may take to answer, the connection included. A guess: far above a round trip around the
+world, and two answers take less than ten seconds, after which an unreachable cluster must be reported."""
 
 CLIENT = "ray://"
 
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-"""The preface of an HTTP/2 client, and empty settings."""
+"""The preface of an HTTP/2 client, with empty settings."""
 
 _SETTINGS = 4
-"""The type of the frame that an HTTP/2 server has to send first."""
+"""The type of the first frame from an HTTP/2 server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a cluster listens."""
+    """The address at which a cluster listens."""
 
     host: str
     port: int
-    #: Through Ray Client, for drivers outside of the cluster.
+    #: Whether it is the address of Ray Client, for drivers outside of the cluster.
     by_client: bool = False
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class Address:
         return f"{CLIENT if self.by_client else ''}{host}:{self.port}"
 
     def is_loopback(self) -> bool:
-        """Tell whether only this machine has it."""
+        """Return whether the host is this machine's loopback address."""
         if self.host == "localhost":
             return True
         try:
@@ -63,7 +63,7 @@ def parse_address(text: str) -> Address:
 
 
 def knock(address: Address) -> None:
-    """Make sure that a server of Ray's kind listens there."""
+    """Raise ConnectionFailedError unless an HTTP/2 server, such as Ray's, listens at the address."""
     deadline = time.monotonic() + ANSWER_SECONDS
     try:
         with socket.create_connection((address.host, address.port), timeout=ANSWER_SECONDS) as connection:
@@ -77,7 +77,7 @@ def knock(address: Address) -> None:
 
 
 def _greet(connection: socket.socket, deadline: float) -> bytes:
-    """Return the head of the first frame that the server sends; less if it says something else."""
+    """Return the head of the server's first frame; fewer bytes if the server closes the connection."""
     connection.sendall(_GREETING)
     answer = b""
     while len(answer) < 9:

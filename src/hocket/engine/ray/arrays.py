@@ -1,14 +1,13 @@
-"""Arrays that a reader may write to, and classes that travel by value.
+"""Arrays that readers can write to, and classes that travel by value.
 
-Ray maps an object into all its readers, who see their arrays read-only; with us what `get` returns is the reader's own.
-So an array is copied once more when it is unpickled, for which its pickle is made to say so. With
-``HOCKET_RAY_READ_ONLY_ARRAYS=1`` in the environment of who stores them, arrays come read-only and without the copy, as
-Ray's users know them.
+**Arrays.** Ray maps an object into all its readers, with read-only arrays. In Hocket, `get` returns the reader's own
+value. So an array's pickle has it copied once more when it is unpickled. With ``HOCKET_RAY_READ_ONLY_ARRAYS=1`` in the
+environment of the process that stores arrays, they come read-only and without the copy, as in Ray.
 
-Cloudpickle gives each class of the driver's script a number when it leaves its process, and where the number is known
-already the class is not built again: so what comes back is an instance of the driver's own class, and ``except
-MyError`` catches it. Our functions are pickled with cloudpickle and Ray's values with a copy of it that Ray brings,
-which counts apart, unless both use one list.
+**Classes.** Cloudpickle gives each class of the driver's script a number when it leaves its process. A process that
+knows the number does not build the class again: so a value that comes back is an instance of the driver's own class,
+and ``except MyError`` catches it. Our functions are pickled with cloudpickle, but Ray's values with Ray's own copy of
+cloudpickle. The two count separately, unless they share one list.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> object:
     if array.dtype.hasobject or not flags.forc:
         return array.__reduce_ex__(pickling.PROTOCOL)
     order = "C" if flags.c_contiguous else "F"
-    if array.dtype.kind in "mMV":  # dates, and kinds that others have added, export no buffer of their own
+    if array.dtype.kind in "mMV":  # dates, and dtypes from other packages, export no buffer themselves
         array_bytes = array.reshape(-1, order="A").view(np.uint8)
         return _rebuild_array, (pickle.PickleBuffer(cast("Any", array_bytes)), array.dtype, array.shape, order)
     return _rebuild_array, (pickle.PickleBuffer(cast("Any", array)), array.dtype, array.shape, order)
@@ -47,7 +46,7 @@ _table: dict[type, Callable[[Any], object]] = {}
 
 
 def install() -> None:
-    """Have Ray's pickler in this process write arrays so, and use the user's own reducers."""
+    """Have Ray's pickler in this process write arrays for a copy, and use the user's own reducers."""
     if os.environ.get(VARIABLE, "") not in ("1", "true"):
         _table[np.ndarray] = _reduce_array
     else:
@@ -61,7 +60,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Leave Ray's pickler as it was."""
+    """Restore Ray's pickler."""
     tables = ray.cloudpickle.CloudPickler.dispatch_table.maps
     tables[:] = _list_others(tables)
 
@@ -72,11 +71,11 @@ def _list_others(tables: list[object]) -> list[object]:
 
 
 _TRACKERS = ("_DYNAMIC_CLASS_TRACKER_BY_CLASS", "_DYNAMIC_CLASS_TRACKER_BY_ID")
-"""By class, and by number; both forget a class that is gone."""
+"""The tables of numbers by class, and of classes by number; both drop a class that is gone."""
 
 
 def share_numbers() -> None:
-    """Have Ray's cloudpickle use the numbers of the other one in this process, from now on. Again: does nothing."""
+    """Have Ray's cloudpickle share the tables of the other cloudpickle in this process. A second call does nothing."""
     theirs: object = ray.cloudpickle.cloudpickle
     for name in _TRACKERS:
         ours, others = getattr(cloudpickle, name), getattr(theirs, name)

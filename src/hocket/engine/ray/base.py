@@ -17,18 +17,18 @@ from hocket.engine.ray import listing, natives, origins
 
 
 class Connection(Protocol):
-    """The way in which the engine came to its Ray."""
+    """The engine's connection to its Ray."""
 
     @property
     def address(self) -> str:
-        """Where the cluster is."""
+        """The address of the cluster."""
 
     @property
     def is_attached(self) -> bool:
-        """Whether somebody else connected this process to Ray, and will disconnect it."""
+        """Whether the user's own code connected this process to Ray, and will disconnect it."""
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnect from Ray."""
 
 
 @final
@@ -36,8 +36,8 @@ class Session:
     """The session, and whether it is over.
 
     Args:
-        connection: How this process came to Ray; None in a worker.
-        namespace: Where names of actors live.
+        connection: The driver's connection to Ray; None in a worker.
+        namespace: The namespace of actors' names.
         session_id: The session's id.
     """
 
@@ -45,7 +45,7 @@ class Session:
         self.connection, self.namespace, self.session_id = connection, namespace, session_id
         self.pid = os.getpid()
         self.is_closed = False
-        #: Callbacks of `when_done` that have not been called.
+        #: Callbacks of `when_done` that have not been called yet.
         self._callbacks: set[Callable[[], None]] = set()
         self._lock = threading.Lock()
         room = listing.Room()
@@ -53,13 +53,13 @@ class Session:
 
     def check_open(self) -> None:
         """Raise if the session is over."""
-        if self.is_closed or not ray.is_initialized():  # the user's own ray.shutdown() ends it too
+        if self.is_closed or not ray.is_initialized():  # a ray.shutdown() of the user's ends the session, too
             raise exceptions.SessionClosedError("The session was shut down. Call hocket.init() to open a new one.")
 
     def finish(self) -> list[Callable[[], None]] | None:
-        """End it; return the functions to call. None if it is over, or not this process's to end."""
+        """End the session; return the functions to call. None if it is over, or this process must not end it."""
         with self._lock:
-            is_fork = os.getpid() != self.pid  # whose exit is not the driver's
+            is_fork = os.getpid() != self.pid  # a fork's exit does not end the driver's session
             if self.is_closed or self.connection is None or is_fork:
                 return None
             self.is_closed = True
@@ -68,14 +68,14 @@ class Session:
             return found
 
     def add_callback(self, callback: Callable[[], None]) -> bool:
-        """Note a function to call if the session is closed; False if it is."""
+        """Note a function to call when the session is closed; return False if it is closed already."""
         with self._lock:
             if not self.is_closed:
                 self._callbacks.add(callback)
             return not self.is_closed
 
     def take_callback(self, callback: Callable[[], None]) -> bool:
-        """Forget a function, to call it now; False if the session's end has called it."""
+        """Take back a function, to call it now; return False if the session's end has called it."""
         with self._lock:
             is_there = callback in self._callbacks
             self._callbacks.discard(callback)
@@ -84,27 +84,27 @@ class Session:
 
 @final
 class Groups:
-    """The placement groups of this process that end with the session and are not given back, and those that are."""
+    """The placement groups of this process that end with the session (`made`), and those it has removed (`removed`)."""
 
     def __init__(self) -> None:
         self.made: dict[int, Any] = {}
         self.removed: set[int] = set()
 
     def remove(self, group_id: int) -> None:
-        """A group is given back."""
+        """Note that a group is removed."""
         self.made.pop(group_id, None)
         self.removed.add(group_id)
 
 
 @final
 class RayHandles(contract.Handles):
-    """Our handles, which have Ray's inside. Ray counts them.
+    """Our handles, which contain Ray's handles. Ray counts them.
 
     Args:
-        engine: Whose they are.
+        engine: The engine to which the handles belong.
         session: The session.
-        groups: Placement groups, which are known by number.
-        rebuilder: Makes our handle of Ray's where a message is unpickled.
+        groups: The placement groups of this process, by id.
+        rebuilder: A function that turns Ray's handle into ours when a message is unpickled.
     """
 
     def __init__(
@@ -119,13 +119,13 @@ class RayHandles(contract.Handles):
         self.known: weakref.WeakValueDictionary[int, contract.AnyRef] = weakref.WeakValueDictionary()
 
     def wrap(self, native: object) -> contract.AnyRef:
-        """Return our handle for one of Ray's that is new to this process."""
+        """Return our handle for a handle of Ray's that is new to this process."""
         ref: contract.AnyRef = contract.ObjectRef(natives.identify(native), self._engine)
         ref._native = native
         return ref
 
     def wrap_known(self, native: object) -> contract.AnyRef:
-        """Return this process's handle for one of Ray's that came in a message."""
+        """Return this process's handle for a handle of Ray's that came in a message."""
         ref = self.wrap(native)
         return self.known.setdefault(ref._id, ref)
 
@@ -133,7 +133,7 @@ class RayHandles(contract.Handles):
         if self._session.is_closed:
             raise contract.build_closed_error(ref)
         self.known.setdefault(ref._id, ref)
-        if contract.encoding.refs is not None:  # into the pickle of a function, which Ray does not look into
+        if contract.encoding.refs is not None:  # for the pickle of a function, in which Ray does not see references
             contract.encoding.refs.append(ref)
             return operator.getitem, (contract.REFERENCES, len(contract.encoding.refs) - 1)
         return self.reduce_pinned(ref)

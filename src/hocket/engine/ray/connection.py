@@ -1,19 +1,19 @@
-"""How a session gets its Ray: it starts one, joins one, or takes the one that is there.
+"""The connection of a session to its Ray, which the session starts, joins or takes over.
 
-*Started*: a Ray of this session alone, on this machine. It has a token of its own, handed over by environment; it binds
-to loopback; its files lie in one folder of ours. `sweeper` waits beside it and clears away whatever is left when the
-session ends, however it ends.
+*Started*: a Ray of this session alone, on this machine. It has its own token, which its processes get by environment
+variable. It binds to loopback, and its files are in one folder of ours. `sweeper` waits beside it, and removes all
+remains when the session ends, however it ends.
 
-*Joined*: by ``host:port`` from a machine of the cluster, by ``ray://host:port`` from elsewhere. Ray waits for minutes
-where nothing answers, and ends the process where its token is missing. So the engine asks everything that it can
-before: whether a Ray listens, whether it takes the token, whether its versions are ours, whether this machine is one of
-its nodes. Each answer is bounded by `addresses.ANSWER_SECONDS`. The package itself and the driver's modules travel
-(`packages`), so that nodes need Ray and nothing of ours.
+*Joined*: by ``host:port`` from a machine of the cluster, or by ``ray://host:port`` from elsewhere. Ray waits for
+minutes if nothing answers, and ends the process if its token is missing. So the engine first checks whether a Ray
+listens, takes the token, has our versions, and has a node on this machine. Each answer must come within
+`addresses.ANSWER_SECONDS`. The package itself and the driver's modules travel to the nodes (`packages`), which need
+only Ray.
 
-*Taken over*: the user has called ``ray.init`` before. It is theirs, and stays when the session ends.
+*Taken over*: the user has called ``ray.init`` before. That Ray belongs to the user, and stays when the session ends.
 
-What is left open: a SIGKILL that hits the driver and the sweeper in the same moment leaves the folder, and Ray's agents
-for some seconds.
+One gap remains: a SIGKILL of the driver and the sweeper at the same moment leaves the folder, and Ray's agents for some
+seconds.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ PACKAGE = Path(_base.__file__).parents[1]
 """The folder of this package."""
 
 WORKER_SECONDS = 60.0
-"""How long a Ray that was there before may take to start a worker. A guess: its runtime environment may have packages
+"""How many seconds a Ray of the user's may take to start a worker. A guess: its runtime environment may have packages
 to install."""
 
 _REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED")
-"""How Ray's servers refuse who has not their token."""
+"""The statuses by which Ray's servers refuse a wrong or missing token."""
 
 PRINT_SECONDS = 0.5
-"""How long what workers have printed last has to come to the driver before it leaves. Ray collects it from files, twice
-a second or so, and says to nobody when it is through; at the exit of a driver it waits for as long itself."""
+"""How many seconds the driver waits at its end for the workers' last output. Ray collects output from files about twice
+a second, and does not report when it is done; at a driver's exit it waits for as long itself."""
 
 _FOR_STARTING: dict[str, object] = {
     "num_cpus": None,
@@ -59,32 +59,32 @@ _FOR_STARTING: dict[str, object] = {
     "object_store_memory": None,
     "spill_folder": "",
 }
-"""What of a request only a Ray that we start can follow, and what says that it was not asked for."""
+"""The fields of a request that only a Ray of our own can fulfil, each with the value for "not given"."""
 
 _ADVICE = {
     "Ray": "pip install ray=={}",
     "Hocket": "pip install hocket=={}",
     "Python": "a driver with Python {}, for example with conda create python={} or uv venv --python {}",
 }
-"""What to do about a version that differs from the cluster's; to be formatted with that one."""
+"""The advice about a version that differs from the cluster's; ``{}`` stands for the cluster's version."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """A session's request to its Ray: the arguments of `hocket.init`."""
 
-    #: ``""``: what RAY_ADDRESS says, or else a new one; ``"local"``: a new one; ``"auto"``: the one that runs here; or
-    #: where it is.
+    #: The address of the Ray. ``""``: the one in RAY_ADDRESS, or else a new Ray; ``"local"``: a new Ray; ``"auto"``:
+    #: the Ray that runs on this machine.
     address: str = ""
     num_cpus: float | None = None
     num_gpus: float | None = None
     resources: Mapping[str, float] | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    #: Where actors' names live; empty for one of the session's own, or that of the Ray that is there.
+    #: The namespace of actors' names; empty for a new one, or for the namespace of a Ray that is taken over.
     namespace: str = ""
     #: Bytes; None for Ray's own choice.
     object_store_memory: int | None = None
-    #: Where values go that do not fit; empty for Ray's own choice.
+    #: The folder for values that do not fit into memory; empty for Ray's own choice.
     spill_folder: str = ""
     #: The runtime environment, as the user gave it.
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -93,15 +93,15 @@ class Request:
 
 
 class Connection:
-    """This process is a driver of a Ray, until `close`.
+    """This process's connection to a Ray as its driver, until `close`.
 
     Args:
-        address: Where the cluster is: ``host:port`` or ``ray://host:port``.
-        dashboard_url: Where its dashboard is; empty if it has none.
+        address: The cluster's address: ``host:port`` or ``ray://host:port``.
+        dashboard_url: The address of the cluster's dashboard; empty if it has none.
         is_owner: Whether we started this Ray.
-        is_attached: Whether somebody else connected this process, and will disconnect it.
-        namespace: Where actors' names live; empty for Ray's.
-        end: Does what has to be done at the end.
+        is_attached: Whether the user's own code connected this process, and will disconnect it.
+        namespace: The namespace of actors' names; empty for Ray's.
+        end: A function that disconnects, and ends the Ray if it is ours.
     """
 
     def __init__(
@@ -120,15 +120,14 @@ class Connection:
         self.is_attached = is_attached
         context = ray.get_runtime_context()
         self.namespace: str = namespace or context.namespace
-        #: The runtime environment of the whole session, with what has been uploaded by its URI. A task that names
-        #: ``py_modules`` or ``working_dir`` of its own does not get these of the session: Ray replaces them.
+        #: The runtime environment of the whole session, with the addresses of uploaded folders. If a task has its own
+        #: ``py_modules`` or ``working_dir``, Ray replaces the session's by these.
         self.environment: dict[str, Any] = dict(context.runtime_env)
         self._end: Callable[[], None] | None = end
 
     def close(self) -> None:
-        """End the Ray that we started, with all that it left; leave one that we joined; do nothing to one that was
-        there.
-        Again: does nothing."""
+        """End a Ray that we started, and remove its remains; leave a Ray that we joined; do nothing to one that we took
+        over. A second call does nothing."""
         end, self._end = self._end, None
         if end is not None:
             end()
@@ -159,8 +158,7 @@ def _refuse_resources(request: Request, where: str) -> None:
 
 
 def _list_init_keywords(request: Request) -> dict[str, object]:
-    """Return the keywords of `ray.init` that are the same for all. Ray's own log says nothing below an error unless
-    asked."""
+    """Return the keywords of `ray.init` for started and joined Rays. By default Ray's own log has only errors."""
     namespace = request.namespace or f"anonymous-{os.urandom(4).hex()}"
     return {"namespace": namespace, "logging_level": logging.ERROR, **request.options}
 
@@ -181,8 +179,7 @@ def _take_over(request: Request) -> Connection:
 
 
 def _compare_resources(request: Request, where: str) -> None:
-    """Make sure that a Ray that was there before has the requested resources: neither more nor less, since it cannot be
-    changed."""
+    """Raise unless a Ray of the user's has exactly the requested resources, because they cannot be changed."""
     total = ray.cluster_resources()
     asked = {"CPU": request.num_cpus, "GPU": request.num_gpus, "object_store_memory": request.object_store_memory}
     for name, amount in {**asked, **(request.resources or {})}.items():
@@ -206,12 +203,12 @@ def _compare_resources(request: Request, where: str) -> None:
 
 
 def _check_package_on_nodes(where: str) -> None:
-    """Nothing was sent to the nodes of a Ray that was there before. Make sure that they have this package."""
+    """Raise unless the nodes of a Ray of the user's have this package: nothing was sent to them."""
 
     @ray.remote(num_cpus=0)  # type: ignore[untyped-decorator,unused-ignore]
     def read_version() -> str | None:
         try:
-            from importlib import import_module  # what is at the top of this module may not be there
+            from importlib import import_module  # here, because this function travels without the rest of the module
 
             return str(import_module("hocket").__version__)
         except ImportError:
@@ -266,15 +263,15 @@ def _start(request: Request) -> Connection:
 
 
 def _build_settings(place: folders.Folder) -> dict[str, str]:
-    """Return the environment of a Ray that we start. Its workers have it too."""
+    """Return the environment variables of a Ray that we start, and of its workers."""
     given = os.environ
     found = {
         **place.environment,
         access.MODE_VARIABLE: "token",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # A user sees the program's own lines: not "[repeated 3x across cluster]".
+        # The user sees each line of the program, and not "[repeated 3x across cluster]".
         "RAY_DEDUP_LOGS": given.get("RAY_DEDUP_LOGS", "0"),
-        # Any free port, where Ray would have two fixed ones, so that sessions do not meet.
+        # Any free port instead of Ray's two fixed ones, so that sessions do not collide.
         "AUTOSCALER_METRIC_PORT": given.get("AUTOSCALER_METRIC_PORT", "0"),
         "DASHBOARD_METRIC_PORT": given.get("DASHBOARD_METRIC_PORT", "0"),
         "PYTHONPATH": os.pathsep.join(_list_paths(given.get("PYTHONPATH", ""))),
@@ -285,7 +282,7 @@ def _build_settings(place: folders.Folder) -> dict[str, str]:
 
 
 def _list_paths(given: str) -> list[str]:
-    """Return what workers on this machine import from: what we do, in our order."""
+    """Return the folders from which workers on this machine import: this process's folders, in the same order."""
     script = packages.find_script_folder(sys.modules.get("__main__"))
     found = [
         *([str(script)] if script else []),
@@ -322,8 +319,7 @@ def _find_running() -> str:
 def _join(address: addresses.Address, request: Request) -> Connection:
     settings = {
         "RAY_DEDUP_LOGS": os.environ.get("RAY_DEDUP_LOGS", "0"),
-        # In a job that was submitted, the program may say more than the job did. Ray would refuse each field that both
-        # name.
+        # In a submitted job, the program may add to the job's environment. Without this, Ray refuses fields in both.
         "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
     }
     with access.settings(settings, loopback=address.is_loopback() and not address.by_client):
@@ -342,7 +338,7 @@ def _join(address: addresses.Address, request: Request) -> Connection:
 
 
 def _explain(address: addresses.Address, error: Exception) -> Exception:
-    if "ersion mismatch" in str(error):  # Ray Client compares versions itself, and says so
+    if "ersion mismatch" in str(error):  # Ray Client compares the versions itself
         return exceptions.VersionMismatchError(
             f"The cluster at {str(address)!r} has another version of Ray or Python than this process: {error}"
         )
@@ -350,15 +346,15 @@ def _explain(address: addresses.Address, error: Exception) -> Exception:
 
 
 def _check_token(address: addresses.Address) -> None:
-    """Make sure that the server is what the address says, and takes our token if it wants one."""
+    """Raise unless the server is of the kind that the address names, and takes our token if it wants one."""
     if ray_internals.needs_token() and not ray_internals.has_token():
         raise _build_token_error(address, "is asked for by RAY_AUTH_MODE=token, and there is none")
     mode = os.environ.get(access.MODE_VARIABLE, "")
     answer = access.ask(address)
     if answer in _REFUSALS and not mode and ray_internals.has_token():
-        # Ray sends its user's token to a named address only if RAY_AUTH_MODE says so. Who has one and calls where one
-        # is needed means it.
-        os.environ[access.MODE_VARIABLE] = "token"  # until the settings are put back
+        # Ray sends the user's token to a named address only if RAY_AUTH_MODE says so. A user with a token, who names a
+        # cluster that wants one, intends that.
+        os.environ[access.MODE_VARIABLE] = "token"  # until `access.settings` restores the environment
         ray_internals.reload_settings()
         answer = access.ask(address)
     if answer in _REFUSALS:
@@ -375,6 +371,7 @@ def _check_token(address: addresses.Address) -> None:
 
 def _check_versions(address: addresses.Address) -> None:
     ours, theirs = {"Ray": str(ray.__version__), "Python": platform.python_version()}, access.read_versions(address)
+    # By this setting of Ray's, Python may differ in its last number.
     if os.environ.get("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL") == "minor" and "Python" in theirs:
         ours["Python"], theirs["Python"] = (text.rpartition(".")[0] for text in (ours["Python"], theirs["Python"]))
     compare_versions(str(address), ours, theirs)
@@ -389,7 +386,7 @@ def _build_token_error(address: addresses.Address, what: str) -> exceptions.Conn
 
 
 def _build_environment(request: Request) -> dict[str, object]:
-    """Return the runtime environment that carries this package and the driver's modules to the nodes."""
+    """Return the runtime environment that brings this package and the driver's modules to the nodes."""
     script_folder, job = packages.find_script_folder(sys.modules.get("__main__")), packages.read_job_environment()
     if script_folder is not None and not {"working_dir"} & {*request.environment, *job}:
         packages.check_size(script_folder, request.environment.get("excludes", ()), access.walk_package)
@@ -403,8 +400,8 @@ def _format_url(text: str | None) -> str:
 
 
 def compare_versions(where: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
-    """Make sure that the cluster's versions agree with this process's: values travel as pickles, and Ray's own messages
-    change from release to release. Only if Ray's settings allow it, Python may differ in its last number."""
+    """Raise VersionMismatchError if the cluster's versions differ from this process's. Values travel as pickles, and
+    Ray's own messages change from release to release."""
     different = [name for name in ours if theirs.get(name) not in (None, ours[name])]
     if not different:
         return

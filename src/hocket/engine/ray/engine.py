@@ -1,11 +1,10 @@
 """The engine contract on Ray.
 
-Each part turns a request into Ray's words, and Ray's answer into ours. There is one engine in the driver,
-and one in each of Ray's workers that runs work of ours: both talk to Ray in the same way.
+Each part turns requests into Ray's calls, and Ray's answers into ours. The driver has one engine, and so has each of
+Ray's workers that runs our tasks; both use Ray in the same way.
 
-What is ours is small. Handles are Ray's inside (`natives`). Options become keywords once for each remote function
-(`keywords`). An impossible request is refused at the call: Ray would wait for a node that might come, and it may where
-the cluster can grow.
+Our handles contain Ray's (`natives`). Options become Ray's keywords once for each remote function (`keywords`). An
+impossible request raises at the call, unless the cluster can grow: Ray itself would wait for a node that might come.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ class RayEngine(contract.Engine):
     """The engine of ``hocket.init(engine="ray")`` and ``hocket.init(address=...)``.
 
     Args:
-        connection: How this process came to Ray; None in a worker.
-        namespace: Where names of actors live.
+        connection: The driver's connection to Ray; None in a worker.
+        namespace: The namespace of actors' names.
         session_id: The session's id.
     """
 
@@ -47,7 +46,7 @@ class RayEngine(contract.Engine):
         arrays.install()
         arrays.share_numbers()
         if self.is_closable:
-            atexit.register(self.close)  # Ray has registered its own end, which would come before that of the session
+            atexit.register(self.close)  # before Ray's own end, which Ray has registered earlier
         known = self.handles = self.known = base.RayHandles(self, self.session, self._groups, _Rebuilder(home))
         work = self.tasks = self._work = tasks.RayTasks(
             self.session, known, self._groups, self._kept, (open_in_worker, home)
@@ -78,7 +77,7 @@ class RayEngine(contract.Engine):
             connection.close()
 
     def _end_own(self) -> None:
-        """End what the session started, where Ray goes on."""
+        """End the session's actors and placement groups, if Ray itself goes on."""
         for actor_id in self._work.own_actors:
             ref = self.known.known.get(actor_id)
             if ref is not None:
@@ -88,7 +87,7 @@ class RayEngine(contract.Engine):
 
 
 class _Rebuilder:
-    """Makes our handle of Ray's where a message is unpickled; opens the process's side of the session if it must."""
+    """Turns Ray's handle into ours when a message is unpickled; opens the process's side of the session if needed."""
 
     def __init__(self, home: tuple[str, str]) -> None:
         self._home = home
@@ -106,8 +105,8 @@ class _Rebuilder:
 
 
 def open_in_worker(namespace: str, session_id: str) -> None:
-    """Open this worker's side of a session. A worker of Ray's runs work of one driver only, but that may open one
-    session after another."""
+    """Open this worker's side of a session. A worker of Ray's belongs to one driver, but a driver may open several
+    sessions, one after another."""
     known = contract.current_engine
     if isinstance(known, RayEngine) and known.session.session_id == session_id:
         return

@@ -1,8 +1,8 @@
-"""Ray's exceptions, said in our words.
+"""The translation of Ray's exceptions into ours.
 
-An exception of the user's code comes as our own `TaskError`, which the worker raised in place of it (see `runner`),
-inside one of Ray's; it is taken out. What Ray itself has to say becomes the error of ours that means the same, with
-Ray's evidence in its text.
+For an exception of the user's code, the worker raises our `TaskError` instead (see `runner`). It comes inside an
+exception of Ray's, from which `translate` takes it. An exception of Ray itself becomes our error with the same meaning,
+with Ray's evidence in its text.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SAME_NAME = (
     "ActorHandleNotFoundError",
     "GetTimeoutError",
 )
-"""Classes that mean the same here and there, and take a message alone."""
+"""Classes with the same meaning in Ray and here, which take only a message."""
 
 _CREATION = "The actor died because of an error raised in its creation task, "
 _UNSENDABLE = re.compile(r"cannot pickle|[Cc]ould not serialize|[Cc]an't pickle")
@@ -51,7 +51,7 @@ _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _FUNCTION = re.compile(r"ray::([^\s(]+)\(")
 _DETAIL = re.compile(r"Worker exit detail: (.*)", re.DOTALL)
 _FRAME = re.compile(r"^ray::.*\n")
-"""Where Ray says which process ran it, above the traceback."""
+"""Ray's line above a traceback, which names the process."""
 _FIELD = re.compile(r"^\t(\w+): (.*)$", re.MULTILINE)
 
 _NO_EVIDENCE = (
@@ -60,32 +60,32 @@ _NO_EVIDENCE = (
 )
 
 _DECODING = re.compile(r"^ *System error: .*^traceback: Traceback.*_deserialize_", re.DOTALL | re.MULTILINE)
-"""What Ray says of a value that it cannot rebuild. It does not say which value that is."""
+"""Ray's error for a value that it cannot unpickle. It does not name the value."""
 
 _COMMON_CAUSES = re.compile(r" Some common causes include.*?(?=\n|$)")
-"""Ray's list of what may end a process, in each death that it does not know more of."""
+"""Ray's list of possible causes, in the message about each unexplained death."""
 
 _SIGTERM = "process receives a SIGTERM"
 
-texts.add_carriers(str(Path(ray.__file__).parent), "python/ray/")  # the other is how its compiled modules call files
+texts.add_carriers(str(Path(ray.__file__).parent), "python/ray/")  # the second is for Ray's compiled modules
 
 
 class Origin(NamedTuple):
     """The task or call that was to make a value. Ray's errors do not name it."""
 
     name: str = ""
-    """The task's or the call's; empty if nobody knows."""
+    """The name of the task or the call; empty if unknown."""
     tries: int = 1
-    """How often it is tried at most."""
+    """The most attempts."""
     is_of_argument: bool = False
-    """Whether it is something that this task depends on."""
+    """Whether not this task failed, but one on which it depends."""
     before: tuple[str, ...] = ()
-    """What that may be."""
+    """The names of tasks on which this task depends; one of them has failed."""
     is_call: bool = False
-    """Whether it is a call of an actor that was cancelled."""
+    """Whether it is a cancelled call of an actor."""
 
     def describe(self) -> str:
-        """Return what to call it in a sentence."""
+        """Return the words for the failed task or call in a sentence."""
         if self.is_of_argument:
             known = ", ".join(f"`{name}`" for name in self.before)
             return f"a task that `{self.name}` depends on" + (f" ({known})" if known else "")
@@ -96,17 +96,17 @@ _NOBODY = Origin()
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Tell whether Ray says that a value is not there yet. A task's error does not, though Ray makes it an instance of
-    what the task raised, which may be a time-out of Ray's own."""
+    """Return whether an error of Ray's says that a value is not there yet. A task's error is none: Ray makes it an
+    instance of the class that the task raised, which may be Ray's time-out."""
     return isinstance(error, ray.exceptions.GetTimeoutError) and not isinstance(error, ray.exceptions.RayTaskError)
 
 
 def translate(error: BaseException, origin: Origin = _NOBODY) -> BaseException:
-    """Return the error of ours that says what an error of Ray's says; other errors are returned as they are.
+    """Return our error with the meaning of an error of Ray's; return other errors unchanged.
 
     Args:
         error: The error.
-        origin: What was to make the value.
+        origin: The task or call that was to make the value.
     """
     if isinstance(error, ray.exceptions.RayTaskError):
         return _translate_task_error(error, origin)
@@ -146,7 +146,7 @@ def _translate_task_error(error: Any, origin: Origin) -> BaseException:
         return cause.as_instanceof_cause()
     if isinstance(cause, exceptions.HocketError):
         return cause
-    if isinstance(cause, ray.exceptions.RayError):  # of an argument that was never made, or cancelled while it ran
+    if isinstance(cause, ray.exceptions.RayError):  # for an argument that was never made, or a cancelled running task
         found = translate(cause, origin)
         is_cancelled = isinstance(found, exceptions.TaskCancelledError)
         return rules.wrap_cancelled(origin.name, found).as_instanceof_cause() if is_cancelled else found
@@ -183,9 +183,9 @@ def _translate_actor_error(error: Any, origin: Origin) -> exceptions.ActorError:
         )
     if error.actor_init_failed:
         story = text.removeprefix(_CREATION)
-        story = story.partition(" raised an exception:\n")[2] or story  # what our error says
+        story = story.partition(" raised an exception:\n")[2] or story  # the text of our own error
         story = _FRAME.sub("", story)
-        cause = exceptions.HocketError(story.rstrip().rpartition("\n")[2])  # Ray keeps the text alone
+        cause = exceptions.HocketError(story.rstrip().rpartition("\n")[2])  # Ray keeps only the text
         raised = exceptions.TaskError(f"{name}.__init__", story, cause)
         return exceptions.ActorDiedError(
             f"{who} is dead: its constructor raised an exception:",
@@ -219,7 +219,7 @@ def _find_detail(text: str) -> str:
 
 
 def _find_death(text: str, fields: dict[str, str]) -> exceptions.Death | None:
-    """Return what is known of a dead process: a SIGTERM, or what Ray says of its end."""
+    """Return the facts about a dead process: a SIGTERM, or Ray's words about its end; None if there is no pid."""
     if not fields.get("pid", "").isdigit():
         return None
     if _SIGTERM in text:

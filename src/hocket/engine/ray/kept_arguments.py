@@ -1,4 +1,4 @@
-"""The arguments of actors' constructors, kept for as long as the actors may be built again."""
+"""The arguments of actors' constructors, kept while the actors may be built again."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from hocket._base.internals import ray as ray_internals
 from hocket.engine.ray import natives, outside
 
 _INLINE_BYTES: Final = 100 * 1024
-"""Up to this size a value travels inside the call: Ray's ``max_direct_call_object_size``."""
+"""The largest value that travels inside a call: Ray's ``max_direct_call_object_size``."""
 
 _FIRST_SEARCH: Final = 16
-"""With as many actors the dead among them are looked for, and then whenever their number has doubled."""
+"""The number of actors that starts the first search for dead ones; later searches follow when it has doubled."""
 
 _PLAIN: Final = frozenset({type(None), bool, int, float})
 
 
 @final
 class KeptArguments:
-    """References on what the actors of this process were built from, for as long as those that may be restarted live.
+    """References to the constructors' arguments of this process's actors, while the actors may be restarted.
 
-    Ray runs a constructor again from what the actor's creator passed, but does not keep objects that were passed: once
-    nobody refers to one, the next restart fails. That holds for references as well as for values that Ray puts into its
-    store on the way, because they are large. So the creating process keeps references on both.
+    Ray runs a constructor again with the original arguments, but does not keep objects among them: when the last
+    reference to one is gone, the next restart fails. The same holds for large values, which Ray puts into its store
+    itself. So the creating process keeps references to both.
 
     Args:
-        list_dead: Returns the ids of actors that are dead, in hexadecimal. (A new one may not be known to be living
-            yet.)
+        list_dead: A function that returns the ids of dead actors, in hexadecimal. (Not of living ones, because Ray may
+            not list a new actor yet.)
     """
 
     def __init__(self, list_dead: Callable[[], Iterable[str]]) -> None:
@@ -55,18 +55,18 @@ class KeptArguments:
                 self._search_at = 2 * len(self._kept)
 
     def forget(self, native: object) -> None:
-        """Let go of the arguments of an actor that will not be restarted."""
+        """Drop the arguments of an actor that will not be restarted."""
         with self._lock:
             self._kept.pop(natives.format_id(native), None)
 
     def clear(self) -> None:
-        """Let go of all."""
+        """Drop all arguments."""
         with self._lock:
             self._kept.clear()
 
 
 def put_large(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[tuple[object, ...], dict[str, object]]:
-    """Put references in the place of values that Ray would put into its store, where nobody could keep them."""
+    """Replace values that Ray would put into its store by references, which can be kept."""
     return tuple(map(_put_if_large, args)), {name: _put_if_large(arg) for name, arg in kwargs.items()}
 
 

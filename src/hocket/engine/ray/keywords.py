@@ -1,4 +1,4 @@
-"""Our records of options, as Ray's keywords."""
+"""The conversion of our records of options to Ray's keywords."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NODE_ID = re.compile(f"[0-9a-f]{{{2 * ray.NodeID.size()}}}")
 _log = logging.getLogger("hocket")
 
 _uploaded: dict[tuple[str, str], dict[str, object]] = {}
-"""Runtime environments, by the job's id and the text; a handful for a program."""
+"""Uploaded runtime environments, by the job's id and the environment's text; a program has only a few."""
 
 
 def build_task_keywords(options: records.TaskOptions) -> dict[str, object]:
@@ -73,7 +73,7 @@ def build_actor_keywords(options: records.ActorOptions) -> dict[str, object]:
         "max_task_retries": options.max_task_retries,
         "max_pending_calls": options.max_pending_calls,
     }
-    if lasting == placing:  # else Ray's own default: one CPU to be placed, none while it lives
+    if lasting == placing:  # else Ray's own default is right: one CPU to be placed, none while it lives
         keywords |= _build_amounts(lasting.demand, default_cpus=0)
     if options.allows_disorder and options.max_concurrency == 1 and not options.is_async:
         keywords["allow_out_of_order_execution"] = True
@@ -87,7 +87,7 @@ def build_actor_keywords(options: records.ActorOptions) -> dict[str, object]:
 
 
 def build_bundle(demand: resources.Demand) -> dict[str, float]:
-    """Return a demand as Ray writes it."""
+    """Return a demand as Ray's bundle: amounts by resource name."""
     return {name: _convert(name, units) for name, units in demand}
 
 
@@ -130,14 +130,14 @@ def build_group(group_id: int) -> Any:
 
 
 def _build_choice(choice: dict[str, Any]) -> dict[str, object]:
-    """Return the keywords for a choice among nodes, in the form that `hocket.core.placement` gives it."""
+    """Return the keywords for a choice of nodes; see `hocket.core.placement.describe_choice`."""
     match choice.pop("kind"):
         case "strategy":
             return {"scheduling_strategy": choice["name"]}
         case "node":
             if not _NODE_ID.fullmatch(
                 choice["node_id"]
-            ):  # no node at all, which a soft choice may name and Ray refuses
+            ):  # no node has such an id: a soft choice allows it, but Ray would refuse it
                 return {}
             strategy = scheduling_strategies.NodeAffinitySchedulingStrategy(choice["node_id"], choice["soft"])
             return {"scheduling_strategy": strategy}
@@ -146,7 +146,7 @@ def _build_choice(choice: dict[str, Any]) -> dict[str, object]:
                 {name: _build_condition(*rest) for name, rest in choice[side].items()} for side in ("hard", "soft")
             )
             return {"scheduling_strategy": scheduling_strategies.NodeLabelSchedulingStrategy(hard, soft=soft)}
-        case _:  # a selector: these are Ray's own keywords
+        case _:  # a selector, which has Ray's own keywords
             return choice
 
 
@@ -154,10 +154,10 @@ def _build_condition(name: str, *values: str) -> object:
     return getattr(scheduling_strategies, name)(*values)
 
 
-# Ray takes folders of this machine only for a whole job; for a task it takes what has been uploaded. So they are
-# uploaded here, and what the session's own environment brought is named again, since Ray would replace it.
+# Ray takes folders of this machine only for a whole job; for a task it takes only uploaded folders. So this uploads
+# them. It also repeats the modules of the session's own environment, because Ray would replace them.
 def _build_environment(text: str) -> dict[str, object]:
-    """Return the keyword ``runtime_env`` of a task or an actor, from the form that travels."""
+    """Return the keyword ``runtime_env`` of a task or an actor, from the environment's text."""
     context = ray.get_runtime_context()
     key = (context.get_job_id(), text)
     found = _uploaded.get(key)

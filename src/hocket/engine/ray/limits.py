@@ -95,4 +95,4 @@ LIMITS: Final[Mapping[str, str]] = MappingProxyType(
         **outside.LIMITS,
     }
 )
-"""A sentence for each ability; see `contract.Engine.limits`."""
+"""A sentence for each missing ability; see `contract.Engine.limits`."""

@@ -1,4 +1,4 @@
-"""Ray's knowledge of where code runs, of its nodes and groups, and of the objects of this process."""
+"""Ray's facts about running code, nodes, placement groups and actors, and about the objects of this process."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ Row = dict[str, Any]
 _KV_NAMESPACE = b"hocket"
 
 _OF_GROUP = re.compile(rf"_group_(\d+_)?[0-9a-f]{{{2 * ray.PlacementGroupID.size()}}}$")
-"""What Ray calls the resources of a placement group's bundles, which stand beside those of their nodes."""
+"""A pattern of Ray's names for the resources of a placement group's bundles, which it lists beside the nodes' own."""
 
-# --- where code runs --------------------------------------------------------------------------------------------------
+# --- the calling code -------------------------------------------------------------------------------------------------
 
 
 _DEATH_SECONDS: Final = 5.0
-"""How long a killed actor may take to be dead. A guess: Ray says so within some 10 ms."""
+"""How many seconds to wait for the death of a killed actor. A guess: Ray reports it within some 10 ms."""
 
 
 def build_context(session_id: str, namespace: str) -> contract.WorkContext:
-    """Tell where the calling code runs."""
+    """Return facts about the task, actor or driver that runs the calling code."""
     found = ray.get_runtime_context()
     actor_id = found.get_actor_id()
     is_work = found.worker.mode == ray.WORKER_MODE
@@ -59,7 +59,7 @@ def build_context(session_id: str, namespace: str) -> contract.WorkContext:
     )
 
 
-@functools.cache  # of this process: it has one actor, and one life of it
+@functools.cache  # this process has one actor, and ends with it: the count never changes
 def _count_restarts(actor_id: str) -> int:
     found = ray_internals.find_actor(actor_id)
     return int(found["NumRestarts"]) if found else 0
@@ -68,7 +68,7 @@ def _count_restarts(actor_id: str) -> int:
 def _is_canceled(found: Any) -> bool:
     try:
         return bool(found.is_canceled())
-    except RuntimeError:  # asyncio names an asynchronous actor
+    except RuntimeError:  # Ray raises in an asynchronous actor, where asyncio cancels calls
         return False
 
 
@@ -81,7 +81,7 @@ def _format_environment(found: Any) -> str:
 
 
 def hide_groups(amounts: Mapping[str, float]) -> dict[str, float]:
-    """Return resources as every engine lists them: without those that are a placement group's."""
+    """Return resources as every engine lists them: without those of placement groups."""
     return {name: amount for name, amount in amounts.items() if not _OF_GROUP.search(name)}
 
 
@@ -95,7 +95,7 @@ def _list_totals() -> list[dict[str, float]]:
 
 
 def can_grow() -> bool:
-    """Tell whether an autoscaler may add nodes: then nothing is known to be impossible."""
+    """Return whether an autoscaler may add nodes: then no request is certainly impossible."""
     return outside.ask(_can_grow)
 
 
@@ -104,7 +104,7 @@ def _can_grow() -> bool:
 
 
 def find_obstacle(shape: resources.Shape, group: Any, what: str) -> str | None:
-    """Return why nothing of the shape can ever run; None if it can, or if the cluster may grow."""
+    """Return why no task of the shape can ever run; None if one can, or if the cluster may grow."""
     if shape.group_id:
         bundles = group.bundle_specs if group is not None else keywords.build_group(shape.group_id).bundle_specs
         if shape.bundle_index >= 0:
@@ -129,22 +129,22 @@ def _fits(demand: resources.Demand, total: Mapping[str, float]) -> bool:
 
 
 HOMELESS_SECONDS: Final = 20.0
-"""How long no node has room for a task before it fails, after the one that had it was lost. A guess: a node that is
-started again takes some seconds to join."""
+"""After the last large enough node was lost, a task waits so many seconds for another before it fails. A guess: a node
+that is started again takes some seconds to join."""
 
 
 class Room:
-    """Remembers for which shapes some node is large enough."""
+    """A memory of the shapes for which some node is large enough."""
 
     def __init__(self) -> None:
         self._feasible: set[resources.Shape] = set()
-        #: Since when none is any more.
+        #: By shape, the time since when no node is large enough any more.
         self._homeless: dict[resources.Shape, float] = {}
 
     def check(
         self, shape: resources.Shape, group: Any, kind: type[exceptions.InfeasibleResourcesError], what: str
     ) -> None:
-        """Raise if nothing of the shape can ever run."""
+        """Raise if no task of the shape can ever run."""
         if shape in self._feasible:
             return
         problem = find_obstacle(shape, group, what)
@@ -153,7 +153,7 @@ class Room:
         self._feasible.add(shape)
 
     def find_loss(self, shape: resources.Shape) -> str | None:
-        """Return why no node will come that is large enough; None if one is there, or was a moment ago."""
+        """Return why no node is large enough; None if one is, or if one was within the last `HOMELESS_SECONDS`."""
         problem = None if shape.group_id else find_obstacle(shape, None, "")
         if problem is None:
             self._homeless.pop(shape, None)
@@ -164,7 +164,7 @@ class Room:
 
 
 def check_bundles(bundles: Sequence[resources.Demand], strategy: str) -> None:
-    """Raise if bundles can never be reserved together. What is refused is sure; what is not may still find no room."""
+    """Raise if bundles can certainly never be reserved together. Bundles that pass may still find no room."""
     if can_grow():
         return
     totals = _list_totals()
@@ -208,7 +208,7 @@ def list_removed_groups() -> set[int]:
 
 
 def find_group(group_id: int) -> object:
-    """Return Ray's handle on the placement group of that id; None if there is none."""
+    """Return Ray's handle on the placement group with this id; None if there is none."""
     if any(int(found["placement_group_id"], 16) == group_id for found in list_groups()):
         return keywords.build_group(group_id)
     return None
@@ -218,17 +218,17 @@ def find_group(group_id: int) -> object:
 
 
 def publish_actor(native: object, options: records.ActorOptions) -> None:
-    """Tell all processes the options of an actor that can be found by name."""
+    """Publish the options of an actor with a name to all processes."""
     ray_internals.put_value(_get_key(native), ray.cloudpickle.dumps(options), _KV_NAMESPACE)
 
 
 def look_up_actor(native: object, name: str, namespace: str) -> records.ActorOptions:
-    """Return an actor's options; those that Ray's handle knows, if it is none of ours."""
+    """Return an actor's options; for an actor that plain Ray has made, those in Ray's handle."""
     key = _get_key(native)
     blob = ray_internals.get_value(key, _KV_NAMESPACE)
     if blob is None:
         class_name, names = outside.ask(ray_internals.describe_handle, native)
-        # Ray knows the name of one of ours a moment before its creator publishes the options
+        # Ray knows the name of an actor of ours a moment before its creator publishes the options.
         deadline = time.monotonic() + (rules.CLAIM_SECONDS if name and runner.CALL_FUNCTION in names else 0.0)
         while blob is None and time.monotonic() < deadline:
             time.sleep(rules.CLAIM_INTERVAL_S)
@@ -281,7 +281,7 @@ def list_objects() -> dict[bytes, Row]:
 
 
 def count(earlier: frozenset[bytes | str]) -> dict[str, Any]:
-    """Return counts of what this process holds, apart from objects that it held earlier."""
+    """Return this process's counts for `statistics`, without the objects and actors in `earlier`."""
     counts = [found for object_id, found in list_objects().items() if object_id not in earlier]
     return {
         "tasks": sum(map(operator.itemgetter("submitted"), counts)),
@@ -295,16 +295,16 @@ def count(earlier: frozenset[bytes | str]) -> dict[str, Any]:
     }
 
 
-# Placement groups whose actor is dead. An actor's groups end with it, unless they are detached: the contract says so.
-# Ray waits for the end of the whole job besides, so that what a killed actor has reserved would be lent to nobody until
-# then. So they are looked for when an actor is killed, and whenever something is waited for.
+# By the contract, an actor's placement groups end with the actor, unless they are detached. Ray removes them only at
+# the end of the whole job, and their resources would stay unused until then. So the engine looks for such groups when
+# it kills an actor, and while a caller waits.
 def remove_groups() -> None:
     """Remove the groups of this driver's dead actors."""
     outside.ask(_remove_groups)
 
 
 def remove_groups_of(actor_id: str) -> None:
-    """Remove the groups of an actor that was killed, as soon as it is dead. Its id is in hexadecimal."""
+    """Remove the groups of a killed actor as soon as it is dead. `actor_id` is in hexadecimal."""
     outside.ask(_remove_groups_of, actor_id)
 
 

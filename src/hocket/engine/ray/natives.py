@@ -1,9 +1,8 @@
-"""Our handles and Ray's.
+"""The conversion between our handles and Ray's.
 
-A hocket reference holds Ray's handle of the same thing in its `_native`: an object reference, an actor's handle, a
-placement group, or a generator. Its id is the number that Ray's id is. Ray counts its handles itself, so ours need no
-counting; there is one of ours for each of Ray's in a process as far as identity can be asked for, that is among those
-that came in a message.
+A reference of Hocket holds Ray's handle on the same thing in `_native`: an object reference, an actor's handle, a
+placement group, or a generator. Its id is Ray's id as a number. Ray counts its own handles, so ours need no counting.
+Handles that came to a process in messages are unique: there is one of ours for each of Ray's.
 """
 
 from __future__ import annotations
@@ -22,25 +21,25 @@ from hocket.engine.ray import outside
 
 
 class Head:
-    """Stands in a reference for the next item of a generator, until it is known to be one."""
+    """A placeholder in a reference for the next item of a generator, until the item is known to exist."""
 
     __slots__ = ("generator", "is_end", "ref")
 
     def __init__(self, generator: Any) -> None:
         self.generator = generator
-        #: Ray's reference, which becomes the item, an error, or the end.
+        #: Ray's reference, which will hold the item, an error, or the end.
         self.ref = ray_internals.take_reference(generator)
-        #: Whether it is the end; None until that is known.
+        #: Whether the generator has ended instead; None until that is known.
         self.is_end: bool | None = None
 
 
 def is_group(native: object) -> bool:
-    """Tell whether it is a placement group."""
+    """Return whether a native handle is a placement group."""
     return isinstance(native, PlacementGroup)
 
 
 def is_object(value: object) -> bool:
-    """Tell whether it is one of Ray's references on an object."""
+    """Return whether a value is one of Ray's object references."""
     return type(value) in _OBJECTS
 
 
@@ -58,21 +57,21 @@ def format_id(native: Any) -> str:
 
 
 def identify(native: object) -> int:
-    """Return the id of a native handle as the number that we use."""
+    """Return the id of a native handle as a number."""
     if isinstance(native, ray.ObjectRef):
         return int.from_bytes(native.binary(), "big")
     return int(format_id(native), 16)
 
 
 def get_native(ref: contract.ObjectRef[object]) -> Any:
-    """Return Ray's handle of what our reference stands for."""
+    """Return Ray's handle in our reference; raise ObjectLostError if the reference's session is closed."""
     if ref._engine is not contract.current_engine:
         raise contract.build_closed_error(ref)
     return ref._native
 
 
 def get_awaitable(ref: contract.ObjectRef[object]) -> Any:
-    """Return Ray's object reference for what our reference stands for."""
+    """Return an object reference of Ray's that has a value when our reference has one."""
     native = get_native(ref)
     if isinstance(native, ray.ObjectRef):
         return native
@@ -86,7 +85,7 @@ def get_awaitable(ref: contract.ObjectRef[object]) -> Any:
 
 
 def list_awaitables(refs: Sequence[contract.ObjectRef[object]]) -> list[object]:
-    """Return Ray's object references for ours."""
+    """Return Ray's object references for several of ours; see `get_awaitable`."""
     natives = [get_native(ref) for ref in refs]
     if _OBJECTS.issuperset(map(type, natives)):
         return natives
@@ -98,7 +97,7 @@ _ACTORS = (ray.actor.ActorHandle, outside.ActorHandle)
 
 
 def hide_groups(refs: Sequence[contract.ObjectRef[object]], found: list[object]) -> list[object]:
-    """Put None in the place of what Ray gives for a placement group that is reserved."""
+    """Replace Ray's value for a reserved placement group by None."""
     for place, ref in enumerate(refs):
         if type(found[place]) is PlacementGroup and is_group(ref._native):
             found[place] = None
@@ -108,7 +107,7 @@ def hide_groups(refs: Sequence[contract.ObjectRef[object]], found: list[object])
 def replace_references(
     args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[tuple[object, ...], dict[str, object]]:
-    """Put Ray's references in the place of ours, where Ray resolves them: those that are arguments themselves."""
+    """Replace our references by Ray's where they are themselves arguments, because Ray resolves those."""
     if contract.ObjectRef in map(type, args):
         args = tuple([get_awaitable(arg) if type(arg) is contract.ObjectRef else arg for arg in args])
     if kwargs and contract.ObjectRef in map(type, kwargs.values()):
@@ -117,9 +116,8 @@ def replace_references(
 
 
 def reduce_native(native: object, rebuild: Callable[[object], contract.ObjectRef[object]]) -> tuple[object, ...]:
-    """Return what `pickle` makes of a handle: Ray's, which Ray counts on its way. In a pickle that Ray does not make
-    nobody can count it, and it is kept for the rest of the session.
-    """
+    """Return the reduced form of a handle for `pickle`, which holds Ray's handle. In a pickle of Ray's own, Ray counts
+    the handle. In any other pickle it cannot, and keeps the object for the rest of the session."""
     if isinstance(native, Head):
         native = native.ref
     elif not (isinstance(native, (ray.ObjectRef, *_ACTORS)) or is_group(native)):

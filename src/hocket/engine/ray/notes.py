@@ -1,7 +1,6 @@
-"""Notes of workers for the driver, in Ray's key-value store: counts and measures, and which tasks failed.
+"""Notes of workers for the driver, in Ray's key-value store: metrics, and failed tasks.
 
-A worker writes all that it has noted so far under one key of its own, so nothing adds up there, however seldom the
-driver looks.
+A worker writes all its notes under one key, so the store does not grow, however seldom the driver reads it.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from hocket.kernel import metrics
 _NAMESPACE = b"hocket"
 
 MOST_FAILURES = 100
-"""How many failures a worker remembers, the latest. A guess: what one process does wrong more often is one mistake."""
+"""How many failures a worker keeps, the latest. A guess: more failures in one process have the same cause."""
 
 MOST_CHARACTERS = 1_000
-"""How much of a failure's text is kept. It is told again with each failure that follows."""
+"""How many characters of a failure's text are kept. The worker sends them again with each later failure."""
 
 failures: deque[exceptions.ErrorRecord] = deque(maxlen=MOST_FAILURES)
 """The tasks and calls that failed in this worker, oldest first."""
@@ -38,7 +37,7 @@ class _Note(NamedTuple):
 
 
 def note_failure(name: str, error: BaseException) -> None:
-    """Remember that the user's code raised."""
+    """Keep an error of the user's code."""
     task_id = ray.get_runtime_context().get_task_id() or ""
     failures.append(
         exceptions.ErrorRecord(
@@ -52,15 +51,14 @@ def note_failure(name: str, error: BaseException) -> None:
 
 
 def publish(session_id: str, store: metrics.MetricStore) -> None:
-    """Write what this worker has noted."""
+    """Write this worker's notes to the store."""
     key = f"{_build_prefix(session_id)}{ray.get_runtime_context().get_worker_id()}"
     note = _Note(time.time(), store.list_records(), tuple(failures))
     ray_internals.put_value(key, pickle.dumps(tuple(note)), _NAMESPACE)
 
 
 def collect_metrics(session_id: str, own: metrics.MetricStore) -> metrics.MetricStore:
-    """Return what all processes of a session have recorded. Of a gauge, the value of the worker that wrote last
-    counts."""
+    """Return the metrics of all processes of a session. For a gauge, the value of the worker that wrote last counts."""
     total = metrics.MetricStore()
     for note in sorted(_list_notes(session_id)):
         total.merge(note.batch)
@@ -69,8 +67,7 @@ def collect_metrics(session_id: str, own: metrics.MetricStore) -> metrics.Metric
 
 
 def list_failures(session_id: str) -> list[exceptions.ErrorRecord]:
-    """Return the tasks and calls that failed in a session, oldest first. One that is tried again is there once for each
-    try."""
+    """Return the failed tasks and calls of a session, oldest first, once for each failed attempt."""
     found = [failure for note in _list_notes(session_id) for failure in note.failures]
     return sorted(found, key=lambda failure: failure.timestamp)
 
@@ -83,7 +80,7 @@ def _list_notes(session_id: str) -> Iterator[_Note]:
 
 
 def clear(session_id: str) -> None:
-    """Remove what is there of a session."""
+    """Remove a session's notes."""
     ray_internals.remove_values(_build_prefix(session_id), _NAMESPACE)
 
 

@@ -1,4 +1,4 @@
-"""Objects: stored in Ray, waited for, opened."""
+"""Objects of the engine on Ray."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from hocket.kernel import records
 
 FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 60.0
-"""How long Ray is waited for at once: the first time, and at most. While it waits Ray hears no signal but Ctrl-C.
-Guesses; each part doubles, so that what takes long to fetch is not begun again and again."""
+"""Seconds of a single wait in Ray: the first, and the longest. During a wait, Ray handles no signal but Ctrl-C.
+Guesses; the time doubles with each wait, so that a long download is not restarted again and again."""
 
 
 @final
@@ -28,8 +28,8 @@ class RayObjects(contract.Objects):
 
     Args:
         session: The session.
-        handles: Those of this process.
-        groups: Its placement groups.
+        handles: The handles of this process.
+        groups: The placement groups of this process.
     """
 
     def __init__(self, session: base.Session, handles: base.RayHandles, groups: base.Groups) -> None:
@@ -83,7 +83,7 @@ class RayObjects(contract.Objects):
     def wait(self, refs: Sequence[contract.AnyRef], num_ready: int, timeout_s: float | None) -> list[bool]:
         self._session.check_open()
         wanted = natives.list_awaitables(refs)
-        # Objects that are there already count in their order, which Ray's own wait does not promise.
+        # Of the objects that are there already, the first ones count; Ray's own wait does not promise that.
         ready = set(ray.wait(wanted, num_returns=len(wanted), timeout=0)[0])
         if len(ready) >= num_ready:
             first = itertools.islice((place for place, native in enumerate(wanted) if native in ready), num_ready)
@@ -101,8 +101,8 @@ class RayObjects(contract.Objects):
         return [native in ready for native in wanted]
 
     def _find_lost(self, refs: Sequence[contract.AnyRef]) -> dict[contract.AnyRef, BaseException]:
-        """Return what Ray will never make, though it does not say so, with the error that does: what waits for a
-        placement group that was removed, or for a node that was lost."""
+        """Return the references whose values Ray will never make, without saying so, each with an error. Their tasks
+        wait for a removed placement group, or for a node that was lost."""
         groups = {ref: self._session.origins.find_group(ref) for ref in refs}
         removed = self._groups.removed | listing.list_removed_groups() if any(groups.values()) else set()
         lost = self._session.origins.find_unschedulable(refs)
@@ -126,7 +126,7 @@ class RayObjects(contract.Objects):
         def call_back(_: object) -> None:
             if not self._session.take_callback(callback):
                 return
-            if outside.is_outside():  # in the thread that hears all answers, and a callback may wait for one
+            if outside.is_outside():  # this thread receives all answers, and a callback may wait for one
                 threading.Thread(target=callback, name="hocket-callback", daemon=True).start()
             else:
                 callback()
@@ -150,19 +150,20 @@ class RayObjects(contract.Objects):
             else:
                 if ref.is_nil():
                     return None
-                item._native = ref  # it may be another one: the generator's own, if that is what failed
+                item._native = ref  # Ray may return another reference: the generator's own, if the generator failed
                 return False
         return head.is_end
 
 
 def _free_room(waited_s: float) -> None:
-    """Remove what may be in the way of what is waited for; not worth its cost after a glance."""
+    """Remove dead actors' placement groups, whose resources others may wait for; not after a short wait."""
     if waited_s >= FIRST_WAIT_S:
         listing.remove_groups()
 
 
 def _split_time(timeout_s: float | None) -> Iterator[float]:
-    """Yield how long to wait for Ray at a time, so that signals are heard and lost things are looked for in between."""
+    """Yield the seconds of each single wait in Ray. Between two, Python handles signals, and the engine looks for lost
+    values."""
     part_s, left_s = FIRST_WAIT_S, timeout_s
     while left_s is None or left_s > part_s:
         yield part_s

@@ -1,7 +1,7 @@
 """The tasks and calls that make the values of this process's references.
 
-Ray's errors do not say whose value is missing: neither the task, nor how often it was tried. A task that depends on
-one that died has the same error as that. So what a reference comes from is noted where it is submitted.
+Ray's errors name neither the task of a missing value, nor its attempts. A task has the same error as a dead task on
+which it depends. So the engine notes the origin of each reference when it submits the task.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hocket.engine.ray import errors, listing, natives
 from hocket.kernel import records, resources
 
 MOST_SUSPECTS: Final = 5
-"""How many tasks are named of which one has failed."""
+"""The most tasks that an error names, if one of several has failed."""
 
 _NOTHING: Final = resources.Shape(())
 
@@ -28,17 +28,17 @@ class _Made(NamedTuple):
 
     options: records.TaskOptions
     shape: resources.Shape
-    """What it holds, or its actor."""
+    """The resources of the task, or of the call's actor."""
     is_call: bool
     arguments: tuple[tuple[weakref.ref[contract.AnyRef], _Made | None], ...]
-    """The references among its arguments, with what makes each. Ray remembers as much."""
+    """The references among the arguments, each with its own task or call. Ray keeps as much."""
 
 
 class Origins:
-    """The tasks and calls of this process, by the references on what they make.
+    """The tasks and calls of this process, by the references to their results.
 
     Args:
-        room: Knows for what there is room.
+        room: The memory of which shapes have room.
     """
 
     def __init__(self, room: listing.Room) -> None:
@@ -47,7 +47,8 @@ class Origins:
         self._actors: dict[int, resources.Shape] = {}
 
     def note_actor(self, actor_id: int, shape: resources.Shape) -> None:
-        """Note what an actor of this process holds. Ray ends those in a placement group with it."""
+        """Note the resources of an actor of this process. An actor in a placement group counts as without any, because
+        Ray ends it with the group."""
         self._actors[actor_id] = _NOTHING if shape.group_id else shape
 
     def note(
@@ -57,13 +58,13 @@ class Origins:
         given: tuple[object, ...],
         actor_id: int | None = None,
     ) -> None:
-        """Note what makes some values.
+        """Note the task or call that makes some values.
 
         Args:
-            refs: The references on them.
-            options: Those of the task or the call.
-            given: Its arguments.
-            actor_id: Whose call it is; None for a task.
+            refs: The references to the values.
+            options: The options of the task or the call.
+            given: The arguments of the task or the call.
+            actor_id: The actor of a call; None for a task.
         """
         links = [(weakref.ref(arg), self._made.get(arg)) for arg in given if type(arg) is contract.ObjectRef]
         shape = options.shape if actor_id is None else self._actors.get(actor_id, _NOTHING)
@@ -76,14 +77,14 @@ class Origins:
             self._made[item] = self._made[stream]
 
     def find_group(self, ref: contract.AnyRef) -> int:
-        """Return the placement group without which a value is not made; 0 for none."""
+        """Return the placement group that a value's task needs; 0 for none."""
         made = self._made.get(ref)
         if made is None:
             return ref._id if natives.is_group(ref._native) else 0
         return made.shape.group_id
 
     def find_unschedulable(self, refs: Sequence[contract.AnyRef]) -> dict[contract.AnyRef, BaseException]:
-        """Return the errors of values that are not made any more, since only a lost node had room for them."""
+        """Return the errors of values that cannot be made any more: only a lost node had room for their tasks."""
         known = {ref: made for ref, made in ((ref, self._made.get(ref)) for ref in refs) if made is not None}
         problems = {shape: self._room.find_loss(shape) for shape in {made.shape for made in known.values()}}
         found: dict[contract.AnyRef, BaseException] = {}
@@ -98,7 +99,7 @@ class Origins:
         return found
 
     def find(self, refs: Sequence[contract.AnyRef], error: ray.exceptions.RayError) -> errors.Origin:
-        """Return what was to make the first value that Ray has an error of its own in the place of."""
+        """Return the origin of the first value that Ray has replaced by its own error."""
         is_passed_on = isinstance(error, ray.exceptions.RayTaskError)
         cause = error.cause if is_passed_on else error
         if not isinstance(cause, ray.exceptions.RayError):
@@ -106,7 +107,7 @@ class Origins:
         made = next((self._made.get(ref) for ref in refs if len(refs) == 1 or _has_failed(ref)), None)
         if made is None:
             return errors.Origin()
-        # Nobody can cancel what makes a value on which he has no reference, so one that is gone is no suspect
+        # Only a task with a reference can be cancelled, so an argument whose reference is gone was not.
         if isinstance(cause, ray.exceptions.TaskCancelledError) and not _has_failed_argument(made):
             return errors.Origin(made.options.name, is_call=made.is_call)
         found = _list_suspects(made)
@@ -118,7 +119,7 @@ class Origins:
 
 
 def _list_suspects(made: _Made) -> list[_Made]:
-    """Return what may have failed before a task or a call that was not made because of it."""
+    """Return the tasks and calls that a failed one depends on, and that may have failed first."""
     found: list[_Made] = []
     left = [made]
     while left and len(found) < MOST_SUSPECTS:
@@ -131,8 +132,7 @@ def _list_suspects(made: _Made) -> list[_Made]:
 
 
 def _has_failed_argument(made: _Made) -> bool:
-    """Tell whether there is a reference on a value that has failed and that a task or a call needs, at first hand or
-    not."""
+    """Return whether a task or a call depends, directly or not, on a failed value to which a reference still exists."""
     seen = {id(made)}
     left = [made]
     while left:
@@ -147,7 +147,7 @@ def _has_failed_argument(made: _Made) -> bool:
 
 
 def _has_failed(ref: contract.AnyRef) -> bool:
-    """Tell whether Ray has an error in the place of a value."""
+    """Return whether Ray has an error instead of a value."""
     if not isinstance(ref._native, natives.Head) and not natives.is_object(ref._native):
         return False
     try:

@@ -1,11 +1,11 @@
-"""Drivers outside of the cluster: those of ``ray://host:port``, which have Ray Client in the place of Ray.
+"""Drivers outside of the cluster, at ``ray://host:port``, which use Ray Client instead of Ray.
 
-The real driver is then a process on the cluster, Ray Client's server. It unpickles what passes and pickles it again, so
-our handles are rebuilt there, by an engine like that of a worker. Ray's handles have other classes here, and what Ray
-keeps in tables of the process is not here at all. Most of it can be asked for on the cluster. A handle has its id when
-the server has answered, so each call takes a round trip, and says at once what the server has against it.
+The real driver is then a process on the cluster, Ray Client's server. It unpickles all values and pickles them again.
+So our handles are rebuilt there, by an engine like a worker's. Ray's handles have other classes in this process, and
+the tables of Ray's processes do not exist here; `ask` reads most of them on the cluster. A handle gets its id from the
+server's answer. So each call takes a round trip, and raises the server's errors at once.
 
-What cannot be had is refused at the call, and listed in `LIMITS`.
+Abilities that are missing raise an error at the call, and are listed in `LIMITS`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LIMITS: Final[Mapping[str, str]] = {
         "Through ray://, each call waits for the server's word, which takes one round trip over the network."
     ),
 }
-"""What is less through Ray Client: further entries of an engine's `limits`."""
+"""The abilities that Ray Client lacks: further entries of an engine's `limits`."""
 
 _REMEDY = (
     "Run the driver on the cluster: with hocket.init(address='auto') on one of its machines, or with `ray job "
@@ -59,25 +59,24 @@ _ANYTHING = inspect.signature(lambda *args, **kwargs: None)
 
 
 def is_outside() -> bool:
-    """Tell whether this process speaks with its Ray through Ray Client."""
+    """Return whether this process uses its cluster through Ray Client."""
     return ray_internals.is_outside()
 
 
 def is_server() -> bool:
-    """Tell whether this process is Ray Client's server, which counts the handles that it sends to the driver
-    outside."""
+    """Return whether this process is Ray Client's server, which counts the handles that it sends to the driver."""
     main = getattr(sys.modules["__main__"], "__spec__", None)
     return main is not None and main.name.startswith("ray.util.client.server")
 
 
 def build_refusal(what: str) -> exceptions.HocketError:
-    """Return the error for what Ray Client does not have."""
+    """Return the error for an ability that Ray Client lacks."""
     return exceptions.HocketError(f"{what} cannot be had through ray://, since Ray Client does not have it. {_REMEDY}")
 
 
 def is_call(native: object) -> bool:
-    """Tell whether a reference of Ray Client's is on what a call of an actor returns. Its server would keep a refusal
-    to itself."""
+    """Return whether a reference of Ray Client's is the result of a call on an actor. Its server refuses to cancel such
+    a call by force, but does not report that."""
     if not isinstance(native, ObjectRef):
         return False
     actor_id: bytes = native.task_id().actor_id().binary()
@@ -85,14 +84,14 @@ def is_call(native: object) -> bool:
 
 
 def build_remote(target: Callable[..., object], keywords: Mapping[str, object]) -> Any:
-    """Return what `ray.remote` makes of a function or class; outside its counterpart, which is not kept on for
-    longer than it is used."""
+    """Return the result of `ray.remote` for a function or class; outside of the cluster, of Ray Client's counterpart,
+    which keeps nothing for longer than its use."""
     found: Any = client.ray if is_outside() else ray
     return found.remote(**keywords)(target)
 
 
 def check_environment(given: Mapping[str, object]) -> None:
-    """Refuse folders of a single task or actor: Ray Client cannot tell the cluster to keep what is sent for them."""
+    """Raise if a single task or actor names folders: Ray Client cannot make the cluster keep the uploads for them."""
     named = [name for name in ("working_dir", "py_modules") if name in given]
     if named and is_outside():
         raise exceptions.HocketError(
@@ -102,8 +101,8 @@ def check_environment(given: Mapping[str, object]) -> None:
 
 
 def ask(function: Callable[..., T], *args: object) -> T:
-    """Call a function of this package where Ray's tables are: in this process, or in a task on the cluster if it is
-    outside."""
+    """Call a function of this package where Ray's tables are: in this process, or, for a driver outside, in a task on
+    the cluster."""
     if not is_outside():
         return function(*args)
     try:
@@ -118,18 +117,18 @@ def ask(function: Callable[..., T], *args: object) -> T:
 def call_method(
     actor: object, name: str, args: tuple[object, ...], kwargs: dict[str, object], keywords: dict[str, object]
 ) -> object:
-    """Call a method of an actor and return what Ray does. Ray Client's handle would look for the method in its own
-    class first, and knows fewer keywords than the server, which checks them too."""
+    """Call a method of an actor, and return Ray's result."""
     if not isinstance(actor, ActorHandle):
         return ray_internals.call_method(actor, name, args, kwargs, keywords)
+    # Not through Ray Client's handle: it looks for the method in its own class first, and knows fewer keywords than the
+    # server, which checks them, too.
     call = common.OptionWrapper(common.ClientRemoteMethod(actor, name, 1, _ANYTHING), None)
     ray_internals.set_options(call, keywords)
     return call.remote(*args, **kwargs)
 
 
 def list_objects() -> dict[bytes, dict[str, int]]:
-    """Return the counts of each object that this process refers to, by id. Actors are counted too, under their own,
-    shorter ids."""
+    """Return the counts of each object that this process refers to, by id; without actors, which have shorter ids."""
     counts = client.ray.get_context().client_worker.reference_count
     size = ray.ObjectID.size()
     return {
@@ -140,16 +139,14 @@ def list_objects() -> dict[bytes, dict[str, int]]:
 
 
 def list_functions(tasks: Iterable[object]) -> frozenset[bytes]:
-    """Return the ids of the objects in which Ray Client keeps functions; none in a process that has Ray itself."""
+    """Return the ids of the objects in which Ray Client keeps functions; empty in a process with Ray itself."""
     found = (ray_internals.find_function(task) for task in tasks if isinstance(task, common.ClientRemoteFunc))
     return frozenset(one for one in found if one is not None)
 
 
 class Kept(list[object]):
-    """A list that goes through `pickle` as Ray pickles values: classes of the driver's script included, of which the
-    server has no module.
-
-    Ray Client uses `pickle` itself for options.
+    """A list that `pickle` pickles as Ray pickles values: also with classes of the driver's script, which the server
+    cannot import. Ray Client uses plain `pickle` for options.
     """
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -164,7 +161,7 @@ class _Refusing(dict[type, object]):
 
 
 refusing = _Refusing()
-"""A table of reducers in which those of the user refuse: the server does not have them, and could not send such a value
+"""A table of reducers in which those of the user raise: the server does not have them, and could not send such a value
 on."""
 
 

@@ -1,8 +1,7 @@
 """Packages: the driver's modules that the nodes need, and their size.
 
-The nodes of a cluster have neither this package nor the modules beside the driver's script. Ray carries folders to
-them: the package as a module, the script's folder as the working directory. A Ray on this machine needs to be told
-where they are, and nothing travels.
+The nodes of a cluster have neither this package nor the modules beside the driver's script. Ray sends folders to them:
+the package as a module, and the script's folder as the working directory. A Ray on this machine only needs the paths.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 LIMIT_BYTES = 100 * 2**20
-"""How large the folder of a script may be. A guess: a folder of programs is far smaller, and one with data is larger
-and travels for minutes."""
+"""The largest folder of a script that is sent. A guess: a folder with only programs is far smaller, and a folder with
+data is larger and needs minutes."""
 
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""Where Ray leaves, for a program that was handed over with ``ray job submit``, what was said there."""
+"""The environment variable in which Ray passes the settings of ``ray job submit`` to the program."""
 
 Walk = Callable[[Path, Iterable[str]], Iterable[Path]]
-"""Returns the files of a folder that would travel, given what is left out."""
+"""A function of a folder and its excludes that returns the files to send."""
 
 
 def find_script_folder(main: ModuleType | None) -> Path | None:
-    """Return the folder from which the driver's script imports its own modules; None if there is no script, or if it
-    is an installed program."""
+    """Return the folder from which the driver's script imports its own modules; None without a script, or for an
+    installed program."""
     file = getattr(main, "__file__", None)
     if main is None or not file:
         return None
@@ -50,25 +49,24 @@ def _is_installed(folder: Path) -> bool:
 
 
 def list_import_folders() -> list[str]:
-    """Return where this process imports from, apart from what is installed beside its Python. For workers on the same
-    machine."""
+    """Return the folders from which this process imports, without those of its Python's installed packages; for workers
+    on the same machine."""
     found = [str(Path(entry).resolve()) for entry in sys.path if not entry or Path(entry).is_dir()]
     return [folder for folder in dict.fromkeys(found) if not _is_installed(Path(folder))]
 
 
 def read_job_environment() -> dict[str, object]:
-    """Return the runtime environment with which this program was handed over as a job; empty if it was not."""
+    """Return the runtime environment with which this program was submitted as a job; empty if it was not."""
     return dict(json.loads(os.environ.get(JOB_VARIABLE) or "{}").get("runtime_env") or {})
 
 
 def build_environment(
     given: Mapping[str, Any], package: Path, script_folder: Path | None, job: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, object]:
-    """Return the runtime environment of a whole session on a cluster: the user's, this package, and the script's folder
-    if they name none.
+    """Return the runtime environment of a whole session on a cluster: the user's, with this package added.
 
-    What `job` says holds on beside it: its modules are taken over, and its working directory is the script's folder
-    already.
+    If neither the user nor `job` names a working directory, it is the script's folder. The modules of `job` are added;
+    its working directory is the script's folder already.
     """
     made = dict(given)
     modules = [*job.get("py_modules", ()), *given.get("py_modules", ()), str(package)]
@@ -79,7 +77,7 @@ def build_environment(
 
 
 def check_size(folder: Path, excludes: Iterable[str], walk: Walk) -> None:
-    """Make sure that a folder nobody named is small enough to travel."""
+    """Raise ValueError if a folder that the user did not name is too large to be sent."""
     total = 0
     parts: dict[str, int] = {}
     for path in walk(folder, excludes):

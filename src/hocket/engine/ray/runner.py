@@ -1,9 +1,9 @@
-"""The frame around the user's code in Ray's workers.
+"""The code around the user's code in Ray's workers.
 
-A remote function travels as the pickle that `hocket.engine.values` made of it, and its large arrays in Ray's object
-store, so that it captures the same things at the same moment as on every engine. An actor is a *shell*: a class made
-for Ray that holds an instance of the user's class, with a method of its own for each of the user's. What the user's
-code raises leaves as our `TaskError`.
+A remote function travels as a pickle from `hocket.engine.values`, with its large arrays in Ray's object store: so it
+captures the same things at the same moment as on every engine. An actor is a *shell*: a class for Ray that holds an
+instance of the user's class, and has a method for each of the user's methods. Exceptions of the user's code leave as
+our `TaskError`.
 """
 
 from __future__ import annotations
@@ -25,38 +25,37 @@ from hocket.engine.ray import notes
 from hocket.kernel import records
 
 CALL_FUNCTION = "__hocket_call__"
-"""The method of a shell that does what ``__ray_call__`` does on an actor: Ray's own would run on the shell."""
+"""The method of a shell in place of ``__ray_call__``: Ray's own would run a function on the shell, not on the actor."""
 
 RETURNS = "__hocket_returns__"
-"""The keyword argument that says in a call of a shell how many values it is to return, unless that is one: Ray does not
-tell it."""
+"""The keyword argument for the number of a call's results, if that is not 1: Ray does not pass it to the method."""
 
 _STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, ray.exceptions.AsyncioActorExit)
-"""How Ray stops what runs: these pass as they are."""
+"""The exceptions by which Ray stops running code: these are not wrapped."""
 
 
 _sending = threading.local()
 
 
 class Code:
-    """A function or class on its way to workers.
+    """A function or class that travels to workers.
 
     Args:
-        function: What travels.
-        buffers: Ray's reference on the memory of its large arrays; None if there is none.
-        home: A function that opens a worker's side of the session, and what it is called with.
+        function: The function or class.
+        buffers: Ray's reference to the memory of its large arrays; None if there is none.
+        home: A function that opens a worker's side of the session, and its arguments.
     """
 
     def __init__(self, function: contract.RemoteFunction, buffers: Any, home: Any) -> None:
         self._blob = function.blob
-        #: The references in its closure: Ray has to see them to count them.
+        #: The references in the function's closure: Ray has to see them to count them.
         self._captured = list(function.captured)
         self._buffers = buffers
         self._home = home
         self._value: object = None
 
     def load(self) -> Any:
-        """Return the function or class; the first time in a process, open its side of the session and unpickle it."""
+        """Return the function or class. The first call in a process unpickles it, and opens its side of the session."""
         if self._value is None:
             enter, args = self._home
             enter(*args)
@@ -78,8 +77,8 @@ def _rebuild_code(blob: bytes, captured: list[contract.AnyRef], buffers: object,
 
 
 def build_function(code: Code, options: records.TaskOptions, *, is_generator: bool) -> Callable[..., object]:
-    """Return the function that Ray runs in the place of the user's; for a generator one, which Ray makes several
-    results of."""
+    """Return the function that Ray runs instead of the user's; for a generator, a generator function, whose items
+    become several results in Ray."""
     name, count = options.name, options.num_returns
 
     def run(*args: object, **kwargs: Any) -> Any:
@@ -88,7 +87,7 @@ def build_function(code: Code, options: records.TaskOptions, *, is_generator: bo
             if type(result) is types.GeneratorType:
                 _refuse_generator(name, result)
             return result
-        except BaseException as error:  # whatever the user's code raises is the caller's to see
+        except BaseException as error:  # the caller must see any error of the user's code
             raise_for_caller(name, error)
         finally:
             finish()
@@ -103,7 +102,7 @@ def build_function(code: Code, options: records.TaskOptions, *, is_generator: bo
                 yield item
 
     def run_and_take(*args: object, **kwargs: object) -> object:
-        with _Explaining(name):  # as a whole: Ray would keep the first error of a generator that it tries again
+        with _Explaining(name):  # no generator: Ray would keep the error of a generator's first attempt
             taken = _split(name, count, itertools.islice(code.load()(*args, **kwargs), count))
             return taken[0] if taken is not None and count == 1 else taken
 
@@ -115,7 +114,7 @@ def build_function(code: Code, options: records.TaskOptions, *, is_generator: bo
 
 
 def build_failure(error: BaseException, options: records.TaskOptions) -> Callable[..., object]:
-    """Return a function that raises, for Ray to run in the place of one that cannot."""
+    """Return a function that raises an error, which Ray runs instead of a function that cannot run."""
 
     def fail() -> Any:
         raise error
@@ -129,13 +128,13 @@ def build_failure(error: BaseException, options: records.TaskOptions) -> Callabl
 
 
 def _refuse_generator(name: str, result: object) -> NoReturn:
-    """Raise what every engine does where a generator is a result: Ray would take its items for several results."""
+    """Raise the error of every engine for a generator as a result: Ray would take its items as several results."""
     problem = TypeError("cannot pickle 'generator' object")
     raise exceptions.SerializationError(unsendable.explain_result(result, f"the result of `{name}`", problem))
 
 
 def _split(name: str, count: int, result: Any) -> tuple[object, ...] | None:
-    """Return the results of a task or call with several returns, one for each."""
+    """Return the results of a task or call, one for each return; None if it has none."""
     try:
         results = tuple(result) if count else ()
     except TypeError:
@@ -150,9 +149,9 @@ def _split(name: str, count: int, result: Any) -> tuple[object, ...] | None:
 
 
 class _Explaining:
-    """Around the user's code: what it raises leaves as the caller shall see it.
+    """A block around the user's code, which turns its exceptions into those that the caller sees.
 
-    A generator would not let a StopIteration through.
+    It is a class, because a generator-based context manager would not let a StopIteration through.
     """
 
     def __init__(self, name: str) -> None:
@@ -170,28 +169,28 @@ class _Explaining:
 
 
 has_news = False
-"""Whether this worker has noted something that the driver may ask for as soon as it has the result."""
+"""Whether this worker has unsent notes, which the driver may read as soon as it has the result."""
 
 is_exiting = False
-"""Whether the actor of this worker has asked for its end."""
+"""Whether the actor of this worker has called `exit_actor`."""
 
 
 def _send_nothing() -> None:
-    """The messages of a process before it opens its side of a session."""
+    """Send no notes: the process has not opened its side of a session yet."""
 
 
 _send_news: Callable[[], None] = _send_nothing
 
 
 def set_news(send: Callable[[], None]) -> None:
-    """Say how this process sends what it has noted."""
+    """Set the function that sends this process's notes."""
     global _send_news  # noqa: PLW0603 (a process has one worker's notes)
     _send_news = send
 
 
 def finish() -> None:
-    """Tell it. What runs in the place of the user's code travels by value, and would find copies of the variables
-    above."""
+    """Send this worker's notes, if there are any."""
+    # A function of this module: the code around the user's travels by value, with copies of the variables above.
     global has_news  # noqa: PLW0603 (a process has one worker's notes)
     if has_news:
         has_news = False
@@ -199,7 +198,7 @@ def finish() -> None:
 
 
 def raise_for_caller(name: str, error: BaseException) -> NoReturn:
-    """Raise what the caller sees of an exception of the user's code."""
+    """Raise the error that the caller sees for an exception of the user's code."""
     kind = type(error)
     if is_exiting or issubclass(kind, exceptions.ActorExit):
         ray.actor.exit_actor()
@@ -213,7 +212,7 @@ def raise_for_caller(name: str, error: BaseException) -> NoReturn:
         encoded = values.encode(failure)
         is_sendable = len(encoded.data) + sum(view.nbytes for view in encoded.buffers) <= values.ERROR_BYTES
         sent: Any = values.decode(encoded.data, encoded.buffers, encoded.refs) if is_sendable else None
-    except BaseException:  # it cannot travel, and is replaced
+    except BaseException:  # the error cannot travel, and is replaced
         sent = None
     if sent is None:
         sent = values.decode(values.encode_error(failure))
@@ -223,11 +222,11 @@ def raise_for_caller(name: str, error: BaseException) -> NoReturn:
 
 
 _RAISED = "_hocket_raised"
-"""The attribute of an error that has the class of what was raised, in the worker where it was."""
+"""The attribute of an error, in the worker that raised it, that holds the original error's class."""
 
 
 class _Kind:
-    """A class that stays in its process: elsewhere there is None."""
+    """A holder of a class that must not leave its process: its pickle is None."""
 
     def __init__(self, kind: type) -> None:
         self.kind = kind
@@ -237,8 +236,9 @@ class _Kind:
 
 
 class _Retried(type):
-    """Makes classes that stand for those of ``retry_exceptions``. Ray compares the error that leaves the task, which is
-    of another class where what was raised cannot travel, or where its class lets nobody inherit."""
+    """The metaclass of classes that stand for the classes of ``retry_exceptions``. Ray compares the class of the error
+    that leaves the task. That differs from the original's if the original cannot travel, or if its class forbids
+    subclasses."""
 
     kinds: tuple[type[BaseException], ...]
 
@@ -251,7 +251,7 @@ class _Retried(type):
 
 
 def build_retried(kinds: tuple[type[BaseException], ...]) -> type[BaseException]:
-    """Return a class that Ray takes for all of these."""
+    """Return a class that stands for several classes of exceptions in Ray's comparison."""
     return cast("type[BaseException]", _Retried("Retried", (Exception,), {"kinds": kinds}))
 
 
@@ -259,7 +259,7 @@ def build_retried(kinds: tuple[type[BaseException], ...]) -> type[BaseException]
 
 
 class Shell:
-    """The class of every actor, for Ray. Subclasses are made by `build_class`."""
+    """The base of the classes that Ray uses for actors. `build_class` makes its subclasses."""
 
     __hocket_code__: ClassVar[Code]
     __hocket_options__: ClassVar[records.ActorOptions]
@@ -274,7 +274,7 @@ class Shell:
 def _format_instance(shell: Any) -> str:
     try:
         return repr(shell.__hocket_instance__)
-    except Exception:  # Ray also asks when the constructor has raised, and would end the process for an error
+    except Exception:  # Ray also calls this after the constructor raised, and an error would end the process
         return f"{shell.__hocket_options__.class_name}()"
 
 
@@ -283,11 +283,11 @@ async def _wait() -> None:
 
 
 current_options: records.ActorOptions | None = None
-"""The options of the actor that lives in this process."""
+"""The options of the actor in this process; None if it has none."""
 
 
 def build_class(code: Code, cls: type, options: records.ActorOptions) -> type:
-    """Return the class that Ray runs in the place of the user's."""
+    """Return the class that Ray uses instead of the user's."""
     members: dict[str, object] = {
         name: _build_method(name, inspect.getattr_static(cls, name), f"{options.class_name}.{name}")
         for name, _ in options.methods
@@ -295,11 +295,11 @@ def build_class(code: Code, cls: type, options: records.ActorOptions) -> type:
     members |= {"__hocket_code__": code, "__hocket_options__": options, CALL_FUNCTION: _build_caller(options)}
     if (
         getattr(cls, "__repr__", None) is not object.__repr__
-    ):  # Ray then calls the actor so, wherever it would name the class
+    ):  # Ray then uses this text for the actor instead of the class's name
         members["__repr__"] = _format_instance
     if (
         options.is_async
-    ):  # Ray looks for a coroutine among the methods, and the user's may be hidden behind two underscores
+    ):  # Ray looks for a coroutine among the methods, but ignores those with names that begin with two underscores
         members["__hocket_wait__"] = _wait
     if hasattr(cls, "__ray_shutdown__"):
         members["__ray_shutdown__"] = lambda self: self.__hocket_instance__.__ray_shutdown__()
@@ -314,7 +314,7 @@ def _build_method(name: str, function: object, label: str) -> Callable[..., obje
         count = kwargs.pop(RETURNS, 1)
         try:
             return _hand_over(label, count, methods.get_method(self.__hocket_instance__, name)(*args, **kwargs))
-        except BaseException as error:  # whatever the user's code raises is the caller's to see
+        except BaseException as error:  # the caller must see any error of the user's code
             raise_for_caller(label, error)
         finally:
             finish()
@@ -366,7 +366,7 @@ def _build_caller(options: records.ActorOptions) -> Callable[..., object]:
 
 
 def _hand_over(label: str, count: int, result: Any) -> object:
-    """Return what a method gives to Ray for what the user's has returned, of which so many values are wanted."""
+    """Return the value that a shell's method returns to Ray, from the user's result and the number of results."""
     if count == records.STREAMING:
         return _give_items(label, result)
     if count == 1 and type(result) is types.GeneratorType:
@@ -380,8 +380,8 @@ def _give_items(label: str, items: Iterable[object]) -> Iterator[object]:
 
 
 def _number_items(items: Iterable[object]) -> Iterator[object]:
-    """Give the items of a generator, and note in this thread which of them is sent: Ray encodes each before it asks for
-    the next one."""
+    """Yield the items of a generator, and note for this thread the index of the current one: Ray encodes each item
+    before it takes the next."""
     for index, item in enumerate(items):
         _sending.index = index
         try:
@@ -391,8 +391,8 @@ def _number_items(items: Iterable[object]) -> Iterator[object]:
 
 
 def explain_results() -> None:
-    """Have Ray's encoder in this worker say which part of a value cannot be encoded. Ray pickles a result after the
-    user's code has returned, and its error has the reason but not the part."""
+    """Have Ray's encoder in this worker name the part of a value that cannot be encoded. Ray pickles a result after the
+    user's code has returned, and its own error has the reason but not the part."""
     context = ray_internals.get_serializer()
     encode = context.serialize
     if getattr(encode, "explains", False):

@@ -1,12 +1,12 @@
-"""Clears away after a Ray that we started: its processes, those of its workers, and its folder. A script of its own.
+"""A script that removes the remains of a Ray that we started: its processes, its workers' processes, and its folder.
 
-It runs beside the driver as a process with a pipe between them and waits until the pipe closes: because the session was
-closed, or because the driver is dead, however it died. Only then it looks. Ray's own processes end with the driver; but
-their folder stays, and so does what a user's task has started. Who has its name in the environment belongs to it, and
-so does who writes to a file in it: some of Ray's processes overwrite their environment with their title, and outlive a
-killed driver by more than six seconds (measured, Ray 2.60).
+It runs as a process beside the driver, and waits until the pipe between them closes, because the session was closed or
+the driver died. Ray's own processes end with the driver, but their folder stays, and so do processes that a user's task
+has started. A process belongs to the folder if it has the folder in its environment, or writes to a file in it: some
+of Ray's processes overwrite their environment with their title, and outlive a killed driver by more than six seconds
+(measured, Ray 2.60).
 
-Runs without the site's packages: it needs only the standard library, and starts in some 15 ms.
+The script runs without the site's packages: it needs only the standard library, and starts in some 15 ms.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import sys
 import time
 
 VARIABLE = "HOCKET_RAY_FOLDER"
-"""The environment variable that holds the folder, for all that Ray starts."""
+"""The environment variable that holds the folder, in all processes that Ray starts."""
 
 PATIENCE_SECONDS = 5.0
-"""How long processes may take to go after SIGKILL. A guess; only one in an uninterruptible call takes longer than a
-moment."""
+"""How many seconds to wait for the end of processes after SIGKILL. A guess; only a process in an uninterruptible call
+needs longer than a moment."""
 
 GRACE_SECONDS = 0.5
-"""How long Ray's processes have to end by themselves. A guess; with the driver they die at once."""
+"""How many seconds Ray's processes have to end by themselves. A guess; they usually die at once with the driver."""
 
 
 def list_processes(folder: str, driver: int) -> list[int]:
@@ -49,8 +49,8 @@ def _belongs(pid: int, folder: str, driver: int) -> bool:
 
 
 def _is_written_by_ray(link: str, folder: str, driver: int) -> bool:
-    """Tell whether a descriptor writes to a file of the folder. The driver's logs do not count: its forks have them
-    open too."""
+    """Return whether a descriptor writes to a file of the folder. The driver's logs do not count, because its forks
+    have them open, too."""
     try:
         target, mode = os.readlink(link), os.lstat(link).st_mode
     except OSError:
@@ -59,7 +59,7 @@ def _is_written_by_ray(link: str, folder: str, driver: int) -> bool:
 
 
 def sweep(folder: str, driver: int, grace: float) -> None:
-    """End the processes of a folder and remove it. Ray's have `grace` seconds to end by themselves."""
+    """End the processes of a folder, and remove it. First they have `grace` seconds to end by themselves."""
     patience = time.monotonic() + grace
     while list_processes(folder, driver) and time.monotonic() < patience:
         time.sleep(0.02)

@@ -1,8 +1,7 @@
-"""Ray's tasks, actors and nodes, as rows with the names of `hocket.engine.inspection`, which are Ray's
-own.
+"""Ray's tasks, actors, nodes and so on, as rows with the names of `hocket.engine.inspection`, which are Ray's own.
 
-Most of it lies with Ray's control service (GCS) and needs nothing else. Objects, workers, runtime environments and
-events of a cluster are known to Ray's state service alone, which is part of its dashboard.
+Most rows come from Ray's control service (GCS), which every cluster has. Only Ray's state service, a part of its
+dashboard, has the objects, workers, runtime environments and events.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from hocket.engine.ray import listing
 Row = dict[str, Any]
 
 _MOST_ROWS = 10_000
-"""How many rows Ray's state service gives at most."""
+"""The most rows that Ray's state service returns."""
 
 _TASK_FIELDS = (
     "task_id",
@@ -50,13 +49,13 @@ _TASK_FIELDS = (
 def list_records(
     kind: str, filters: Sequence[tuple[str, str, object]], limit: int | None, failures: Iterable[exceptions.ErrorRecord]
 ) -> list[Row]:
-    """Return the rows of a kind that pass all filters; what lives comes before what is over.
+    """Return the rows of a kind that pass all filters; rows of living things come first.
 
     Args:
         kind: One of `inspection.KINDS`.
         filters: See `inspection.Filter`.
         limit: The most rows; None is all.
-        failures: What the session's workers say of tasks that failed, which Ray knows only as text.
+        failures: The failures that the session's workers have noted; Ray has only their texts.
     """
     lister = _LISTERS.get(kind)
     if lister is None:
@@ -69,7 +68,8 @@ def list_records(
 
 
 def _shorten_id(name: str, comparison: str, value: object) -> tuple[str, str, object]:
-    """Take the id of a task's result for the task's, which Ray has at its beginning: with us they are one."""
+    """Return a filter that accepts the id of a task's result as the task's id: in Hocket the two are equal, and in Ray
+    the result's id begins with the task's."""
     if name == "task_id" and isinstance(value, str):
         value = value[: 2 * ray.TaskID.size()]
     return name, comparison, value
@@ -180,14 +180,14 @@ def _list_jobs(_: Failures) -> Iterator[Row]:
         }
 
 
-# --- what the dashboard knows -----------------------------------------------------------------------------------------
+# --- kinds from the dashboard -----------------------------------------------------------------------------------------
 
 
 def _ask(kind: str, _: Failures) -> Iterator[Row]:
-    from ray.util import state  # slow to import
+    from ray.util import state  # here, because its import is slow
 
     try:
-        # A Ray without a dashboard has the address of one too, the usual port, where another server may listen.
+        # A Ray without a dashboard still has an address for it, with the usual port, where another server may listen.
         if not ray_internals.get_value("webui:url", "dashboard"):
             raise ConnectionError("there is no dashboard")
         found = getattr(state, f"list_{kind}")(
@@ -204,7 +204,7 @@ def _ask(kind: str, _: Failures) -> Iterator[Row]:
         if kind == "workers":
             row["state"] = "ALIVE" if row["is_alive"] else "DEAD"
         elif kind == "objects":
-            row["reference_count"] = 1  # Ray has a row for each process that refers to it
+            row["reference_count"] = 1  # Ray has a row for each process that refers to the object
         yield row
 
 

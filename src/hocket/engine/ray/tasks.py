@@ -1,4 +1,4 @@
-"""Tasks, actors and calls, said to Ray."""
+"""Submission of tasks, actors and calls to Ray."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from hocket.kernel import records
 _MOST_PENDING = re.compile(r"more than (\d+) tasks")
 
 MOST_FUNCTIONS = 4096
-"""How many functions are kept in the form that Ray submits. A guess; one takes some kilobytes."""
+"""How many functions are kept as Ray's remote functions. A guess; each takes some kilobytes."""
 
 
 @final
 class RayTasks(contract.Tasks):
-    """Hands work to Ray.
+    """Submits tasks, actors and calls to Ray.
 
     Args:
         session: The session.
-        handles: Those of this process.
-        groups: Its placement groups.
-        kept: What its actors were built from.
-        home: How a worker of Ray's opens its side of the session: a function, and its arguments.
+        handles: The handles of this process.
+        groups: The placement groups of this process.
+        kept: The constructors' arguments of this process's actors.
+        home: A function by which a worker of Ray's opens its side of the session, and its arguments.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class RayTasks(contract.Tasks):
         self.own_actors: set[int] = set()
 
     def list_functions(self) -> list[Any]:
-        """Return the functions in the form that Ray submits."""
+        """Return Ray's remote functions for the submitted functions."""
         return list(self._functions.values())
 
     def clear(self) -> None:
-        """The session is over."""
+        """Drop all functions, at the session's end."""
         self._functions.clear()
         self._codes.clear()
 
@@ -74,7 +74,8 @@ class RayTasks(contract.Tasks):
             raise _explain_submission(error, args, kwargs, function.name) from error
 
     def _submit_lost(self, options: records.TaskOptions) -> list[contract.AnyRef]:
-        """Submit what fails in the place of a task whose placement group is gone: Ray would wait for the group."""
+        """Submit a function that raises, instead of a task with a removed placement group: Ray would wait for the
+        group."""
         error = exceptions.TaskPlacementGroupRemoved(
             f"Task `{options.name}` was to run in a placement group that was removed. Make a new group."
         )
@@ -188,7 +189,7 @@ class RayTasks(contract.Tasks):
             if "force=True is not supported" in str(error):
                 raise ValueError(rules.explain_unforcible("a call of an actor")) from error
             raise
-        except TypeError:  # a put value, or an actor: there is nothing to stop
+        except TypeError:  # the reference is to a put value or an actor, and there is nothing to stop
             return
 
 
@@ -198,7 +199,7 @@ def _check_returning(options: records.TaskOptions) -> None:
 
 
 def _explain_submission(error: Exception, args: tuple[object, ...], kwargs: dict[str, object], what: str) -> Exception:
-    """Return the error to raise for what Ray raised when it was handed work."""
+    """Return our error for an error that Ray raised at a submission."""
     if isinstance(error, ray.exceptions.PendingCallsLimitExceeded):
         found = _MOST_PENDING.search(str(error))
         most = int(found.group(1)) if found else -1
@@ -216,5 +217,5 @@ def _explain_submission(error: Exception, args: tuple[object, ...], kwargs: dict
 
 
 def get_first(error: Exception) -> Exception:
-    """Return what was wrong at first: Ray's own message shows the whole value."""
+    """Return an error's cause, or the error itself without one: Ray's own message shows the whole value."""
     return error.__cause__ if isinstance(error.__cause__, Exception) else error

@@ -1,4 +1,4 @@
-"""Actors, resources, and what there is to see, asked of Ray."""
+"""The parts of the engine on Ray for actors, resources, views and metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hocket.engine.ray import base, kept_arguments, keywords, listing, natives, 
 from hocket.kernel import metrics, resources
 
 NEWS_S: Final = 1.0
-"""How often a worker writes what it has counted, while a task goes on. A guess."""
+"""How many seconds pass between two writes of a worker's metrics while a task runs. A guess."""
 
 
 @final
@@ -24,8 +24,8 @@ class RayActors(contract.Actors):
 
     Args:
         session: The session.
-        handles: Those of this process.
-        kept: What its actors were built from.
+        handles: The handles of this process.
+        kept: The constructors' arguments of this process's actors.
     """
 
     def __init__(self, session: base.Session, handles: base.RayHandles, kept: kept_arguments.KeptArguments) -> None:
@@ -65,11 +65,11 @@ class RayActors(contract.Actors):
 
     def request_exit(self) -> None:
         runner.is_exiting = True
-        with contextlib.suppress(SystemExit, ray.exceptions.AsyncioActorExit):  # ours follows
+        with contextlib.suppress(SystemExit, ray.exceptions.AsyncioActorExit):  # `exit_actor` raises our own after this
             ray.actor.exit_actor()
 
     def check_pending(self, actor: contract.ObjectRef[None]) -> None:
-        """Ray checks it when the call is submitted."""
+        """Return at once: Ray checks the limit when the call is submitted."""
 
 
 @final
@@ -78,8 +78,8 @@ class RayResources(contract.Resources):
 
     Args:
         session: The session.
-        handles: Those of this process.
-        groups: Its placement groups.
+        handles: The handles of this process.
+        groups: The placement groups of this process.
     """
 
     def __init__(self, session: base.Session, handles: base.RayHandles, groups: base.Groups) -> None:
@@ -119,16 +119,16 @@ class RayResources(contract.Resources):
 
 @final
 class RayView(contract.View):
-    """A picture for viewers.
+    """The state of the session, for viewers.
 
     Args:
         session: The session.
-        work: Has the functions that were submitted.
+        work: The part for tasks, which has the submitted functions.
     """
 
     def __init__(self, session: base.Session, work: tasks.RayTasks) -> None:
         self._session, self._tasks = session, work
-        #: Ids of objects that this process held before, by sessions that are over.
+        #: Ids of objects and actors that this process already had before the session.
         self._earlier: frozenset[bytes | str] = frozenset()
         if session.connection is None or session.connection.is_attached:
             self._earlier = frozenset([*listing.list_objects(), *listing.list_living_actors()])
@@ -152,7 +152,7 @@ class RayView(contract.View):
 
 @final
 class RayMetrics(contract.Metrics):
-    """Counts of a process; a worker sends them through Ray's own store.
+    """The metrics of a process; a worker sends them through Ray's key-value store.
 
     Args:
         session: The session.
@@ -161,7 +161,7 @@ class RayMetrics(contract.Metrics):
     def __init__(self, session: base.Session) -> None:
         super().__init__()
         self._session = session
-        #: When this worker last wrote what it had noted.
+        #: The time of this worker's last write of its notes.
         self._told_at = time.monotonic()
 
     def record(self, batch: metrics.Batch) -> None:
@@ -169,11 +169,11 @@ class RayMetrics(contract.Metrics):
         if self._session.connection is not None:
             return
         runner.has_news = True
-        if time.monotonic() - self._told_at > NEWS_S:  # the result may be far
+        if time.monotonic() - self._told_at > NEWS_S:  # the task's result may still take long
             self.send_news()
 
     def send_news(self) -> None:
-        """Write what this worker has noted; the runner calls it before a result leaves."""
+        """Write this worker's notes; the runner calls this before a result leaves."""
         self._told_at = time.monotonic()
         with self.lock:
             notes.publish(self._session.session_id, self.store)

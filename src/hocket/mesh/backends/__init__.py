@@ -1,1 +1,1 @@
-"""Layouts in frameworks: `contract` names the verbs, each other module is a framework's."""
+"""Layouts in frameworks: `contract` defines the methods, and each subpackage implements them for one framework."""

@@ -1,4 +1,4 @@
-"""The contract of a framework with values that are spread over a mesh. Each method's docstring is a promise."""
+"""The contract of a framework's backend for values on a mesh. Each method's docstring is a promise."""
 
 from __future__ import annotations
 
@@ -15,130 +15,129 @@ from hocket import extras
 from hocket.mesh import layouts, meshes, tensors
 
 MODULES = {"jax": "hocket.mesh.backends.jax", "torch": "hocket.mesh.backends.torch"}
-"""By the name of a framework: the module whose ``BACKEND`` it is."""
+"""The module with a framework's ``BACKEND``, by the framework's name."""
 
 
 StepOfValues: TypeAlias = Callable[..., tuple[Any, list[tensors.DTensor]]]
-"""A function of a list of values, arguments and keyword arguments; returns something, and as many values."""
+"""A function of a list of values, arguments and keyword arguments; returns a result, and as many new values."""
 
 
 class Backend(abc.ABC):
-    """A framework's part. There is one in a process."""
+    """A framework's implementation of meshes. There is one instance in a process."""
 
     name: ClassVar[str]
-    """The framework's."""
+    """The framework's name."""
 
     more_devices: ClassVar[str]
-    """The sentence of an error that says how a program gets more devices."""
+    """The sentence of an error message that explains how a program gets more devices."""
 
     @abc.abstractmethod
     def list_devices(self, device_type: str, count: int | None) -> list[str]:
-        """Return what the devices of a type are called.
+        """Return the names of this process's devices of a type.
 
         Args:
-            device_type: Such as ``"CPU"``.
-            count: How many the caller would like. Where devices of a processor are virtual, there are then so many.
+            device_type: A type such as ``"CPU"``.
+            count: The number that the caller wants. Where CPU devices are virtual, as many are made if possible.
         """
 
     def list_all_devices(self, device_type: str, count: int | None) -> list[str]:
-        """Return what the devices of a type are called, of all processes: those of one after those of another.
+        """Return the names of the devices of a type in all processes, process by process.
 
-        Default: what `list_devices` returns, where that has all.
+        Default: the result of `list_devices`, for frameworks where that includes all processes.
 
         Args:
-            device_type: Such as ``"CPU"``.
-            count: How many the caller would like; as many of each process.
+            device_type: A type such as ``"CPU"``.
+            count: The number of devices that the caller wants; each process gives an equal part.
 
         Raises:
             RuntimeError: The processes are not joined.
-            ValueError: The number does not divide by that of the processes.
+            ValueError: The number of processes does not divide `count`.
         """
         return self.list_devices(device_type, count)
 
     @abc.abstractmethod
     def check_mesh(self, mesh: meshes.Mesh) -> None:
-        """Raise ValueError if a device of the mesh does not exist."""
+        """Raise a ValueError if a device of the mesh does not exist."""
 
     @abc.abstractmethod
     def list_local(self, mesh: meshes.Mesh) -> list[int]:
-        """Return the numbers of the mesh's devices that are this process's, in order."""
+        """Return the numbers of this process's devices on the mesh, in order."""
 
     @abc.abstractmethod
     def flatten(self, tree: Any) -> tuple[list[tuple[str, Any]], Callable[[Sequence[Any]], Any]]:
         """Take a model's values apart.
 
         Args:
-            tree: What the framework nests values in.
+            tree: The framework's structure of values.
 
         Returns:
-            The values, each with its name, whose parts are joined by slashes: ``"dense/kernel"``; and a function that
-            builds the same from other values, in this order.
+            The values with their names, whose parts are joined by slashes: ``"dense/kernel"``; and a function that
+            builds the same structure from other values, in this order.
         """
 
     def list_buffers(self, tree: Any) -> frozenset[str]:
-        """Return the names of values that are no parameters: they are replicated, whatever a rule says. Default:
-        none."""
+        """Return the names of values that are no parameters: they are replicated under any rules. Default: none."""
         return frozenset()
 
     def list_frozen(self, tree: Any) -> frozenset[str]:
-        """Return the names of values that have no gradient, buffers among them. Default: none."""
+        """Return the names of values without a gradient, including buffers. Default: none."""
         return frozenset()
 
     @abc.abstractmethod
     def prepare_to_load(self, tree: Any, names: Sequence[str]) -> None:
-        """Have a tree have what a checkpoint has, if it can: what an optimizer keeps from its first step on.
+        """Give a tree the values that a checkpoint has, such as an optimizer's state, which its first step creates.
 
         Args:
-            tree: What values are loaded into.
-            names: Those in the checkpoint.
+            tree: The structure that values are loaded into.
+            names: The names of the values in the checkpoint.
         """
 
     @abc.abstractmethod
     def is_value(self, value: object) -> bool:
-        """Tell whether it is an array of the framework, or a DTensor of this backend."""
+        """Tell whether a value is an array of the framework, or a DTensor of this backend."""
 
     @abc.abstractmethod
     def distribute(self, value: Any, layout: layouts.Layout) -> tensors.DTensor:
-        """Spread an array, which every process has whole, as the layout says. The array stays as it is."""
+        """Spread an array, which every process has whole, by a layout. The array stays unchanged."""
 
     @abc.abstractmethod
     def pack(self, parts: Sequence[Any], layout: layouts.Layout) -> tensors.DTensor:
-        """Make one value of what the devices of this process have, in the order of their numbers. Shapes are right."""
+        """Make one value from the parts on this process's devices, in the order of their numbers; shapes are valid."""
 
     @abc.abstractmethod
     def unpack(self, value: tensors.DTensor) -> list[Any]:
-        """Return what the devices of this process have, in the order of their numbers: arrays of the framework."""
+        """Return the parts on this process's devices as the framework's arrays, in the order of their numbers."""
 
     @abc.abstractmethod
     def relayout(self, value: tensors.DTensor, layout: layouts.Layout) -> tensors.DTensor:
-        """Spread a value in another way, on the same mesh, by the steps of `plan_relayout` and no others."""
+        """Change a value's layout, on the same mesh, by exactly the steps of `plan_relayout`."""
 
     @abc.abstractmethod
     def call(self, function: Callable[..., Any], layout: layouts.Layout, args: Sequence[Any], kwargs: Any) -> Any:
-        """Call a function that makes an array. Where the framework can, no device has more of it than the layout says;
-        elsewhere each has all of it for a moment."""
+        """Call a function that makes an array, and spread it. Where the framework can do so, no device holds more than
+        its part; elsewhere each device briefly holds the whole array."""
 
     @abc.abstractmethod
     def to_numpy(self, value: Any) -> npt.NDArray[Any]:
-        """Return an array of the framework, or of numpy, as numpy's."""
+        """Return an array of the framework, or of numpy, as a numpy array."""
 
     @abc.abstractmethod
     def gather_objects(self, value: object) -> list[Any]:
-        """Return what each process gave, the same in all of them. All processes call it."""
+        """Return the objects of all processes, in the same order everywhere. All processes call this method."""
 
     @abc.abstractmethod
     def get_process(self) -> int:
-        """Return the number of this process among them."""
+        """Return the number of this process among all processes."""
 
     @abc.abstractmethod
     def is_traced(self, value: tensors.DTensor) -> bool:
-        """Tell whether it is a value of a function that is being compiled or differentiated, which has no layout."""
+        """Tell whether a value, without a layout, belongs to a function that is being compiled or differentiated."""
 
     @abc.abstractmethod
     def differentiate(
         self, function: Callable[[Sequence[tensors.DTensor]], Any], values: Sequence[tensors.DTensor]
     ) -> tuple[Any, list[tensors.DTensor]]:
-        """Return a scalar function of values, and its gradient by each of them."""
+        """Call a function of values; return its scalar result, and its gradient by each value."""
 
     @abc.abstractmethod
     def compile(self, function: StepOfValues, outcome: Sequence[layouts.Layout], *, donate: bool) -> StepOfValues:
@@ -146,17 +145,17 @@ class Backend(abc.ABC):
 
         Args:
             function: The step.
-            outcome: The layouts of the values that it returns.
-            donate: Whether the memory of the values that it takes may be used for those.
+            outcome: The layouts of the values that the step returns.
+            donate: Whether the returned values may take over the memory of the given ones.
         """
 
     @abc.abstractmethod
     def register_variable(self, kind: type[Any]) -> None:
-        """Let functions that the framework transforms take instances of a class whose `value` is a DTensor."""
+        """Let functions that the framework transforms accept instances of a class whose `value` is a DTensor."""
 
     @abc.abstractmethod
     def wait_for_all(self, mesh: meshes.Mesh) -> None:
-        """Return when all devices of the mesh have come to here."""
+        """Wait until all devices of the mesh have reached this call."""
 
 
 def get_backend(name: str) -> Backend:
@@ -169,7 +168,7 @@ def get_backend(name: str) -> Backend:
 
 
 def choose_framework() -> str:
-    """Return which framework a mesh is for if nobody says: one that is imported, else the first that is installed."""
+    """Return the default framework of a mesh: an imported one, else the first that is installed."""
     found = next((name for name in MODULES if sys.modules.get(name)), None)
     found = found or next((name for name in MODULES if importlib.util.find_spec(name)), None)
     if found is None:
@@ -179,6 +178,6 @@ def choose_framework() -> str:
 
 
 def find_framework(value: object) -> str:
-    """Return the framework of a value, by the classes that it is an instance of; empty if it has none."""
+    """Return the framework of a value, by the modules of its class and base classes; empty if it has none."""
     roots = [kind.__module__.partition(".")[0] for kind in type(value).__mro__]
     return next((root for root in roots if root in MODULES), "")

@@ -1,7 +1,7 @@
-"""`hocket dashboard`: a page in the browser that shows a session, served by a process of its own.
+"""`hocket dashboard`: pages in the browser that show a session, served by their own process.
 
-- `server`: opens a port on loopback or a socket that only its user may open. Ends when nobody looks or nothing is left.
-- `app`: the routes, each of which only reads.
-- `guards`: who may ask for what.
-- `static`: the pages. No build step. What others wrote is in `observe/vendor`, with their licences.
+- `server`: opens a port on loopback, or a socket for its user alone. Ends when idle, or with its session.
+- `app`: the routes, all read-only.
+- `guards`: the checks of each request.
+- `static`: the pages, without a build step. Third-party scripts and licences are in `observe/vendor`.
 """

@@ -1,4 +1,4 @@
-"""The routes. Each reads, and none changes anything."""
+"""The routes, all read-only."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hocket.observe import parts, searches, training, watching
 from hocket.observe.dashboard import guards
 
 TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
-"""What is served of `static`, by the end of its name."""
+"""The media types of the files served from `static`, by suffix."""
 
 MAX_WIDTH = 8192
-"""Pixels of a picture at most; no screen has more."""
+"""The most pixels in the width of a drawing; no screen has more."""
 
 
 def load_pages() -> dict[str, responses.Response]:
-    """Return the files of `static`, by path."""
+    """Return the files of `static` and `vendor`, by path."""
     room = resources.files("hocket.observe")
     found = {}
     for folder, place in ((room / "dashboard" / "static", "/static"), (room / "vendor", "/static/vendor")):
@@ -35,19 +35,19 @@ def load_pages() -> dict[str, responses.Response]:
 
 
 KEPT_SECONDS = 0.8
-"""How long an answer is given again to the same question: several tabs, which ask each second, cost as one."""
+"""Seconds for which an answer to the same request is reused, so that several tabs cost as much as one."""
 
 Answer = Callable[[requests.Request], responses.Response]
 
 
 def keep(answer: Answer) -> Answer:
-    """Return what gives an answer again for `KEPT_SECONDS`."""
+    """Return a function that reuses an answer for `KEPT_SECONDS`."""
     kept: dict[str, tuple[float, responses.Response]] = {}
     lock = threading.Lock()
 
     def answer_kept(request: requests.Request) -> responses.Response:
         key = request.url.query
-        with lock:  # who asks at the same time waits for the same answer
+        with lock:  # simultaneous requests wait for one answer
             now = time.monotonic()
             for old in [one for one, (at, _) in kept.items() if now - at > KEPT_SECONDS]:
                 del kept[old]
@@ -60,14 +60,14 @@ def keep(answer: Answer) -> Answer:
 
 
 class Pages:
-    """The data that the pages request."""
+    """The data of the pages."""
 
     def __init__(self, watch: watching.Watch, runs: training.Runs, found: searches.Searches) -> None:
         self._watch = watch
         self._runs = runs
         self._searches = found
         self._parts = parts.Parts()
-        #: When somebody asked last, by `time.monotonic`.
+        #: The time of the last request, by `time.monotonic`.
         self.asked_at = time.monotonic()
 
     def list_sessions(self, request: requests.Request) -> responses.Response:
@@ -75,7 +75,7 @@ class Pages:
         return self._answer([{"pid": found.driver_pid} for found in self._watch.list_found()])
 
     def show_now(self, request: requests.Request) -> responses.Response:
-        """Answer with what a session does now: ``?pid=``."""
+        """Answer with the present state of a session: ``?pid=``."""
         try:
             pid = int(request.query_params["pid"])
         except (KeyError, ValueError):
@@ -83,7 +83,7 @@ class Pages:
         return self._answer(self._watch.describe(pid))
 
     def draw(self, request: requests.Request) -> responses.Response:
-        """Answer with what ran: ``?pid=``, ``seconds=`` (0 for all), ``width=`` (pixels), and if wanted ``end=``."""
+        """Answer with events: ``?pid=``, ``seconds=`` (0 for all), ``width=`` (pixels), and optionally ``end=``."""
         given = request.query_params
         try:
             pid, seconds, width = int(given["pid"]), float(given["seconds"]), int(given["width"])
@@ -100,7 +100,7 @@ class Pages:
         return self._ask_process(request, self._watch.read_stack)
 
     def sample(self, request: requests.Request) -> responses.Response:
-        """Answer with where a process is how often, after a second: ``?pid=`` of the driver, ``process=``."""
+        """Answer with samples of a process's stacks in a second: ``?pid=`` of the driver, ``process=``."""
         return self._ask_process(request, self._watch.sample)
 
     def _ask_process(self, request: requests.Request, ask: Callable[[int, int], object]) -> responses.Response:
@@ -111,7 +111,7 @@ class Pages:
         return self._answer(ask(pid, process))
 
     def show_parts(self, request: requests.Request) -> responses.Response:
-        """Answer with what servers, executions and meshes of a session show: ``?pid=``."""
+        """Answer with the servers, executions and meshes of a session: ``?pid=``."""
         try:
             pid = int(request.query_params["pid"])
         except (KeyError, ValueError):
@@ -124,7 +124,7 @@ class Pages:
         return self._answer(self._searches.list_searches([found.driver_pid for found in self._watch.list_found()]))
 
     def show_search(self, request: requests.Request) -> responses.Response:
-        """Answer with what there is to see of a search: ``?path=``, ``width=`` of a plot, and if wanted ``metric=``."""
+        """Answer with a search's data: ``?path=``, ``width=`` of a plot (pixels), and optionally ``metric=``."""
         given = request.query_params
         try:
             path, width = given["path"], int(given["width"])
@@ -139,7 +139,7 @@ class Pages:
         return self._answer(self._runs.list_runs([found.driver_pid for found in self._watch.list_found()]))
 
     def show_run(self, request: requests.Request) -> responses.Response:
-        """Answer with what there is to see of a run: ``?path=``, ``width=`` of a plot (pixels)."""
+        """Answer with a run's data: ``?path=``, ``width=`` of a plot (pixels)."""
         try:
             path, width = request.query_params["path"], int(request.query_params["width"])
         except (KeyError, ValueError):

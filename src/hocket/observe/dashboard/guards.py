@@ -1,15 +1,13 @@
-"""Guards of requests: an allow-list, which comes before anything else sees a request.
+"""The guards of the dashboard: an allow-list that checks each request first.
 
-Loopback is no boundary: other users of the machine reach it, and so does every page that a browser shows. So a request
-must
+Loopback is no boundary: other users of the machine reach it, and so does every page in a browser. So a request must
 
-- be a GET of a path that is served, letter for letter;
-- name in ``Host`` the address that was printed, so that a name which somebody makes point to 127.0.0.1 is of no use;
-- come, if it has an ``Origin``, from the page itself;
-- have the token in ``Authorization``, unless it is for the page itself, which holds no data.
+- be a GET of a served path, letter for letter;
+- have the printed address in ``Host``, so that a foreign name that points to 127.0.0.1 does not work;
+- come from the page itself, if it has an ``Origin``;
+- have the token in ``Authorization``, except for the page itself, which holds no data.
 
-The token stands in the fragment of the address that is printed. Browsers do not send fragments, so that it is in no
-log and in no ``Referer``.
+The token is in the fragment of the printed address. Browsers do not send it, so it is in no log and no ``Referer``.
 """
 
 from __future__ import annotations
@@ -27,20 +25,20 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
-"""With each answer."""
+"""The headers of each answer."""
 
 _ONCE = (b"host", b"origin", b"authorization", b"sec-fetch-site")
 
 
 class Guards:
-    """Lets through what is allowed.
+    """The application's guards, which pass on allowed requests only.
 
     Args:
-        app: What answers then.
-        token: That the pages were opened with.
-        is_own: Tells whether the value of a ``Host`` is ours.
-        pages: Paths that need no token.
-        paths: Paths that need one.
+        app: The application.
+        token: The token of the pages.
+        is_own: Returns whether a value of ``Host`` is ours.
+        pages: Paths without a token.
+        paths: Paths with a token.
     """
 
     def __init__(
@@ -59,7 +57,7 @@ class Guards:
         self._paths = {path.encode() for path in paths}
 
     async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
-        """Answer a request, or have it answered."""
+        """Refuse a request, or pass it on."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""Serves the pages, on loopback, as long as somebody looks and there is something to see."""
+"""The dashboard's server on loopback, which runs as long as it has viewers and a session to show."""
 
 from __future__ import annotations
 
@@ -23,37 +23,36 @@ from hocket.observe.dashboard import app
 from hocket.observe.runs import lines, log
 
 IDLE_SECONDS = 600.0
-"""How long nobody asks for anything before the server ends. An open page asks each second."""
+"""Seconds without a request after which the server ends. An open page sends one each second."""
 
 NICENESS = 10
-"""Where there is too little processor time, the program goes before its viewer."""
+"""The server's niceness: if processor time is short, the program comes first."""
 
 LOOK_SECONDS = 0.5
-"""How often it looks whether it is to end."""
+"""Seconds between two checks whether the server ends."""
 
 GRACE_SECONDS = 3.0
-"""How long a page may still ask when its session is over: how a run has ended is what one wants to see."""
+"""Seconds that pages may still ask after their session's end, to show how its run ended."""
 
 CONNECTIONS = 64
-"""How many connections there may be at once; a browser has six."""
+"""The most connections at once; a browser has six."""
 
 REQUEST_SECONDS = 10.0
-"""How long a connection may say nothing, or send parts of a request, before it is cut. Other users of the
-machine could hold all connections otherwise."""
+"""Seconds after which a connection that is silent, or amid a request, is cut: other users could hold all of them."""
 
 
 _LOOPBACK = re.compile(rb"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?")
-"""What browsers call a socket that is forwarded to a port of their machine, whichever that is."""
+"""The ``Host`` of a browser's request to a port that is forwarded to the socket, whatever the port is."""
 
 _CREDENTIALS = struct.Struct("iII")
 
 
 @final
 class _Connection(h11_impl.H11Protocol):
-    """Cuts those that are too many, or too slow, or of another user where that can be seen."""
+    """A connection that the server cuts if there are too many, if it is slow, or if it is visibly another user's."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection, or cut it at once."""
+        """Accept a connection, or cut it at once."""
         super().connection_made(transport)
         if len(self.connections) > CONNECTIONS or _is_stranger(transport.get_extra_info("socket")):
             transport.abort()
@@ -75,21 +74,21 @@ class _Connection(h11_impl.H11Protocol):
 
 @final
 class _Server(uvicorn.Server):
-    """Leaves signals to asyncio, which ends what runs: raised again by uvicorn, they would be an error in a task."""
+    """A server that leaves signals to asyncio. uvicorn would raise them again, as an error in a task."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
+        """Capture no signals."""
         yield
 
 
 def serve(driver_pid: int | None, folder: Path | None, where: int | Path, say: Callable[[str], object]) -> int:
-    """Serve until Ctrl-C, the end of the session, or nobody looks; return the exit code.
+    """Serve until Ctrl-C, the end of the session, or idleness; return the exit code.
 
     Args:
         driver_pid: The session; None for all.
-        folder: The runs of a folder, or one run's, in place of sessions.
-        where: To listen: a port on 127.0.0.1, 0 for any free one; or the path of a Unix socket.
+        folder: The folder of a run or of several, to show instead of sessions.
+        where: A port on 127.0.0.1, 0 for any free one; or the path of a Unix socket.
         say: Prints a line.
     """
     with contextlib.suppress(KeyboardInterrupt):  # the usual way to end it
@@ -152,7 +151,7 @@ async def _run(
     driver_pid: int | None,
     greet: Callable[[], None],
 ) -> str:
-    """Serve; return why it ended, if not by a signal. Greets when Ctrl-C is heeded."""
+    """Serve; return why it ended, unless a signal ended it. Greet once Ctrl-C works."""
     serving = asyncio.ensure_future(server.serve([listener]))
     why = ""
     with contextlib.suppress(asyncio.CancelledError):  # Ctrl-C
@@ -161,7 +160,7 @@ async def _run(
             await asyncio.wait([serving], timeout=LOOK_SECONDS)
             if driver_pid is not None and not sessions.list_found(driver_pid):
                 await asyncio.wait([serving], timeout=GRACE_SECONDS)
-                if not sessions.list_found(driver_pid):  # it may have opened another one
+                if not sessions.list_found(driver_pid):  # it may have opened another session
                     why = f"The session of pid {driver_pid} is over."
             elif time.monotonic() - pages.asked_at > IDLE_SECONDS:
                 why = f"Nobody has looked for {IDLE_SECONDS:.0f} s."
@@ -172,25 +171,25 @@ async def _run(
 
 @dataclass(frozen=True)
 class _Place:
-    """Where the dashboard listens: a port on loopback, or a Unix socket that only its user may open."""
+    """The listener of the dashboard: a port on loopback, or a Unix socket that only its user may open."""
 
     listener: socket.socket
     is_own: Callable[[bytes], bool]
-    """Tells whether the value of a ``Host`` is the dashboard's."""
+    """Returns whether a value of ``Host`` is the dashboard's."""
     greet: Callable[[str], str]
-    """Says how to get there, given the token."""
+    """Returns instructions for access, given the token."""
     path: Path | None = None
-    """Of the socket."""
+    """The socket's path."""
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening, and remove the socket."""
         self.listener.close()
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
 
 def _open_port(port: int) -> _Place:
-    """Listen on a port of 127.0.0.1; 0 for any that is free."""
+    """Listen on a port of 127.0.0.1; 0 for any free one."""
     listener = socket.create_server(("127.0.0.1", port))
     port = listener.getsockname()[1]
     hosts = {f"127.0.0.1:{port}".encode(), f"localhost:{port}".encode()}
@@ -198,7 +197,7 @@ def _open_port(port: int) -> _Place:
 
 
 def _open_socket(path: Path) -> _Place:
-    """Listen on a Unix socket that only this user may open, made at a path where nothing is."""
+    """Listen on a new Unix socket that only this user may open; raise OSError if the path exists."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
@@ -222,7 +221,7 @@ def _open_socket(path: Path) -> _Place:
 
 
 def _is_stranger(connection: socket.socket | None) -> bool:
-    """Tell whether another user is at the other end of a Unix socket."""
+    """Return whether another user is at the other end of a Unix socket."""
     with contextlib.suppress(OSError):
         if connection is not None and connection.family == socket.AF_UNIX:
             data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)

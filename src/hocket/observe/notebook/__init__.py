@@ -1,7 +1,7 @@
-"""The trainings of this session as curves in a notebook, which move while `fit()` runs.
+"""Curves of this session's training runs in a notebook, which follow `fit()`.
 
-Needs ``pip install 'hocket[notebook]'``, and JupyterLab, Notebook 7, VS Code or whatever else shows widgets. What is
-shown comes from the log of each run, as in the dashboard; the kernel's thread that trains does nothing for it.
+They need ``pip install 'hocket[notebook]'``, and JupyterLab, Notebook 7, VS Code or another viewer of widgets. Their
+data come from each run's log, as in the dashboard, at no cost to the thread that trains.
 """
 
 from hocket.observe.notebook.curves import LiveCurves as LiveCurves

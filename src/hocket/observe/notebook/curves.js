@@ -1,4 +1,4 @@
-// Draws the run that the kernel sends. Texts become text nodes, whatever stands in them.
+// Draws the run that the kernel sends. All texts become text nodes, never HTML.
 
 const SPACE = "http://www.w3.org/2000/svg";
 const COLORS = ["#2f7fd8", "#d86a1f", "#3d9a50", "#a33fa0", "#9a7d00", "#169c9c", "#c3362c", "#6b7685"];

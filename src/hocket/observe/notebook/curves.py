@@ -1,4 +1,4 @@
-"""The widget: a thread of the kernel reads the logs of runs, and sends what is new to the page."""
+"""The widget: a thread of the notebook's kernel reads the logs of runs, and sends changes to the page."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _traitlets: Final = extras.load(
 )
 
 LOOK_SECONDS = 0.5
-"""How often the logs are read."""
+"""Seconds between two reads of the logs."""
 
 WIDTH = 300
-"""Of a plot: so many stretches, of each the least and the greatest value."""
+"""The number of stretches in a plot, each drawn by its least and its greatest value."""
 
 QUIET_SECONDS = 600.0
-"""How long nothing changes before the widget stops to look. `start` begins again."""
+"""Seconds without a change after which the widget stops reading. `start` resumes it."""
 
 _HERE: Final = Path(__file__).parent
 
 
-class _Widget(_anywidget.AnyWidget):  # type: ignore[misc,name-defined]  # a module that is looked up has no types
-    """The curves of a page."""
+class _Widget(_anywidget.AnyWidget):  # type: ignore[misc,name-defined]  # a module loaded by name has no types
+    """The page's part of the curves."""
 
     _esm = _HERE / "curves.js"
     _css = _HERE / "curves.css"
@@ -40,9 +40,9 @@ class _Widget(_anywidget.AnyWidget):  # type: ignore[misc,name-defined]  # a mod
 
 @final
 class LiveCurves:
-    """Shows the run that began last: its state, what holds it up, and a curve for each metric and rank.
+    """Live curves of the latest run: its state, what slows it down, and a curve for each metric and rank.
 
-    It is shown where a cell ends with it, or by IPython's ``display``, and follows what trainers do from then on.
+    A cell shows them if it ends with this object or calls IPython's ``display``. They follow trainers from then on.
 
     Args:
         folder: A run's folder, or the folder of several. Default: the runs of this kernel's session.
@@ -73,7 +73,7 @@ class LiveCurves:
         self.start()
 
     def start(self) -> None:
-        """Look again, after `close` or a long silence."""
+        """Read on, after `close` or a long silence."""
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 self._ending.clear()
@@ -81,7 +81,7 @@ class LiveCurves:
                 self._thread.start()
 
     def close(self) -> None:
-        """Look no more; what is shown stays."""
+        """Stop reading; the shown curves stay."""
         with self._lock:
             self._ending.set()
             if self._thread is not None:
@@ -90,9 +90,9 @@ class LiveCurves:
             self._runs.close()
 
     def look(self) -> dict[str, Any]:
-        """Return what there is to see now of the run that began last, as `hocket.observe.training` has it; show it.
+        """Return the data of the latest run, in the form of `hocket.observe.training`, and show them.
 
-        Empty if no trainer has run.
+        Empty if there is no run.
         """
         found = self._runs.list_runs([os.getpid()])
         run = self._runs.describe(found[0]["path"], WIDTH) if found else None

@@ -1,8 +1,7 @@
-"""One HTML file that shows a run: curves, figures, tables. Its data are inside, it asks nobody for anything, and it
-opens from a disk.
+"""One HTML file about a run: curves, figures, tables. It has its data inside, loads nothing, and opens from a disk.
 
-- `document`: what a report has, and the file that is made of it.
-- `report.js`, `report.css`: what draws it in the browser.
+- `document`: the contents of a report, and its file.
+- `report.js`, `report.css`: the drawing in the browser.
 """
 
 from hocket.observe.report.document import Curve as Curve

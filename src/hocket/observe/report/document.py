@@ -1,4 +1,4 @@
-"""A report, and the file that is made of it."""
+"""A report, and its file."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from hocket._base import showing, texts
 from hocket.observe.runs import history
 
 MOST_POINTS = 4_000
-"""Points of a curve at most; of more, the least and the greatest of each stretch are kept. No screen is as wide."""
+"""The most points of a curve. A longer one keeps the least and the greatest of each stretch: no screen is as wide."""
 
 MOST_LETTERS = 500
-"""How long a text in a table may be."""
+"""The most characters of a text in a table."""
 
 Numbers: TypeAlias = Sequence[float] | history.Floats
 
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
-"""What the browser holds the file to: it loads nothing."""
+"""The browser's policy for the file: it may load nothing."""
 
 
 @final
@@ -34,34 +34,34 @@ class Curve:
 
     name: str
     steps: Numbers
-    """In any order; a point whose step is no finite number is left out."""
+    """The steps in any order. A point whose step is not finite is left out."""
     values: Numbers
-    """As many. NaN and infinities are gaps."""
+    """The values of the steps. NaN and infinities are gaps."""
     label: str = "value"
-    """What the line is called."""
+    """The name of the line."""
     others: Mapping[str, Numbers] = field(default_factory=dict)
-    """Further lines over the same steps, by what they are called; one that is shorter ends earlier."""
+    """More lines over the same steps, by name. A shorter one ends earlier."""
     count: int | None = None
-    """How many values there were. Default: that of ``values``."""
+    """The number of values. Default: the length of ``values``."""
     last: float | None = None
-    """The last one, which may be NaN. Default: the last number of that line."""
+    """The last value, which may be NaN. Default: the last number of the line."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """The shares of a whole, for several that are compared."""
+    """The shares of a whole, compared for several owners."""
 
     parts: Sequence[str]
     """The names of the parts."""
     of: Mapping[str, Sequence[float]]
-    """Who, and the sizes of their parts."""
+    """The sizes of the parts, by owner."""
 
 
 @final
 @dataclass(kw_only=True)
 class Report:
-    """A report.
+    """The contents of a report.
 
     Example:
         >>> from hocket.observe.report import Curve, Report
@@ -73,19 +73,19 @@ class Report:
 
     title: str
     facts: Mapping[str, object] = field(default_factory=dict)
-    """What stands at the top: a name, and what it is."""
+    """The entries at the top, by name."""
     step_name: str = "report"
-    """What is on the horizontal axis of all curves."""
+    """The name of the horizontal axis of all curves."""
     curves: list[Curve] = field(default_factory=list)
     shares: dict[str, Shares] = field(default_factory=dict)
-    """By heading: bars of the same length."""
+    """Bars of equal length, by heading."""
     remarks: list[str] = field(default_factory=list)
     """Sentences below the facts."""
     tables: dict[str, list[Mapping[str, object]]] = field(default_factory=dict)
-    """By heading; the columns are the keys of all rows."""
+    """Rows by heading; the columns are the keys of all rows."""
 
     def write(self) -> str:
-        """Return the file."""
+        """Return the file's text."""
         data = {
             "title": texts.show_name(self.title),
             "facts": [[_show(name), _show(value)] for name, value in self.facts.items()],
@@ -121,7 +121,7 @@ class Report:
 
 
 def _encode(data: object) -> str:
-    """Return JSON that ends no script, whatever stands in it."""
+    """Return JSON that cannot end a script, whatever the data."""
     encoded = showing.encode(data)
     return encoded.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -156,7 +156,7 @@ def _lay_out_shares(heading: str, shares: Shares) -> dict[str, object]:
 
 
 def _thin(curve: Curve) -> dict[str, object]:
-    """Return a curve with no more points than can be seen: of each stretch the least and the greatest of each line."""
+    """Return a curve with no more points than a screen can show: the least and the greatest of each stretch."""
     steps = np.asarray(curve.steps, dtype=np.float64)
     lines = {curve.label: curve.values, **curve.others}
     columns = [_pad(values, len(steps)) for values in lines.values()]

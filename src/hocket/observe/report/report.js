@@ -1,5 +1,5 @@
 "use strict";
-// Draws a report from the data in the page. Everything that somebody chose is put in as text.
+// Draws a report from the data in the page. Users' texts are inserted as text, never as HTML.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const page = document.getElementById("page");
@@ -34,7 +34,7 @@
     return size >= 1e6 && size < 1e15 ? String(Number(value.toFixed(3))) : String(Number(value.toPrecision(6)));
   }
 
-  // A mark of an axis, with the digits that tell it from the next one.
+  // A mark of an axis, with enough digits to differ from the next one.
   function tick(value, step) {
     const size = Math.abs(value);
     if (value !== 0 && (size >= 1e9 || step < 1e-6)) {
@@ -43,7 +43,7 @@
     return value.toFixed(Math.max(0, Math.min(12, Math.ceil(-Math.log10(step) - 1e-9))));
   }
 
-  // One label, one color, in all figures.
+  // A label has the same color in all figures.
   const places = new Map();
   for (const curve of data.curves) {
     for (const label of curve.labels) if (!places.has(label)) places.set(label, places.size);
@@ -123,7 +123,7 @@
         ? `${first ? `${curve.labels[first]}: ` : ""}${curve.count} ${curve.count === 1 ? "value" : "values"}, from ${show(least)} to ${show(most)}, `
           + `the last ${curve.last ?? show(known[known.length - 1])}`
         : curve.last ? `no finite number, the last ${curve.last}` : "no number";
-      // What a figure says is of the first line that has something; the others have their names in the legend.
+      // The sentence is about the first line with values; the legend names the others.
       add(figure, "p", text).className = "quiet";
     }
   }

@@ -1,4 +1,4 @@
-"""The report of a run from its log, and of several beside each other."""
+"""The report of a run from its log, and the comparison of several runs."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from hocket.observe.report import document
 from hocket.observe.runs import advice, history
 
 SHOWN_RANKS = 8
-"""Ranks that have lines of their own."""
+"""The most ranks with their own lines."""
 
 OWN_FACTS = ("run", "state", "begun", "seconds", "ranks", "reports", "checkpoints", "ranks were started", "error")
-"""The names of what a report says of a run; what the program calls so is marked."""
+"""A report's own names for facts of a run; a program's metric with such a name is marked."""
 
 PARTS = ("compute", "data", "waits for ranks", "exchange", "report")
-"""What ranks spend their time on, as it is called in charts."""
+"""The names in charts for the parts of ranks' time."""
 
 
 def describe(run: history.RunHistory) -> document.Report:
-    """Return what there is to see of a run.
+    """Return the report of a run.
 
     Args:
-        run: Read to its end.
+        run: The run, read to its end.
     """
     facts = run.facts
     spent = run.sum_spent(len(run))
@@ -61,10 +61,10 @@ def describe(run: history.RunHistory) -> document.Report:
 
 
 def compare(runs: Sequence[history.RunHistory]) -> document.Report:
-    """Return what there is to see of several runs: their curves over each other, and how their configurations differ.
+    """Return a report that compares runs: their curves in one plot, and the differences of their configurations.
 
     Args:
-        runs: Read to their ends.
+        runs: The runs, read to their ends.
     """
     labels = label_all(runs)
     built = document.Report(title="Runs", facts={"runs": len(runs)})
@@ -93,13 +93,13 @@ def compare(runs: Sequence[history.RunHistory]) -> document.Report:
 
 
 def label_all(runs: Sequence[history.RunHistory]) -> list[str]:
-    """Return a name for each run: that of its folder, and its path where others have the same."""
+    """Return a name for each run: its folder's, or its path if another run has the same."""
     names = [run.path.resolve().name for run in runs]
     return [str(run.path) if names.count(name) > 1 else name for name, run in zip(names, runs, strict=True)]
 
 
 def list_differing(configs: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return the names of what is not the same in all configurations."""
+    """Return the names of values that differ between configurations."""
     names = dict.fromkeys(name for config in configs for name in config)
     return [name for name in names if len({repr(config.get(name)) for config in configs}) > 1]
 
@@ -128,7 +128,7 @@ def _mark(name: str) -> str:
 
 
 def _find_steps(run: history.RunHistory) -> history.Floats | None:
-    """Return what the program calls its steps; None if it does not count them from low to high."""
+    """Return the program's own steps; None if it reports none, or they decrease."""
     steps = run.get_curve("step")[0] if "step" in run.names else None
     return steps if steps is not None and np.isfinite(steps).all() and (np.diff(steps) >= 0).all() else None
 

@@ -1,1 +1,1 @@
-"""Runs of trainers: the log that a run writes into its folder, and who reads it while the run goes on and later."""
+"""Training runs: the log that a run writes into its folder, and its readers, during the run and later."""

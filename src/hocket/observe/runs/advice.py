@@ -1,4 +1,4 @@
-"""Advice on what holds up a training, in words, from the time that its ranks spend."""
+"""Advice on what slows a training run down, from the time that its ranks spend."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from collections.abc import Mapping, Sequence
 from hocket._base import spending
 
 MUCH = 0.25
-"""The share of the time from which on something is worth a word. A guess, as the other limits here."""
+"""The least share of the time that is worth a remark. A guess, as are the other limits here."""
 
 MOST_UNFIT = 3
-"""How many metrics that are no numbers are named."""
+"""The most metrics named that are no longer finite."""
 
 SLOWER = 1.3
-"""How much longer than the others' a rank's own work takes that is called slow."""
+"""A rank is slow if its own work takes this many times as long as the others'."""
 
 SHORT_SECONDS = 0.02
-"""A step that is shorter is a small one: frameworks and collectives have a cost for each, whatever its size."""
+"""Seconds below which a step is small: frameworks and collectives have a cost for each, whatever its size."""
 
 MIDDLING_SECONDS = 0.1
-"""The same, where collectives take much of it."""
+"""The same limit where collectives take much of the time."""
 
 BEHIND_SECONDS = 2.0
-"""By how much the driver may be late to take reports. Clocks of several machines differ by less."""
+"""Seconds by which the driver may take reports late. Clocks of several machines differ by less."""
 
 
 def explain(spent: Sequence[spending.Spent], behind: float = 0.0) -> list[str]:
-    """Return what is to be said of a stretch of a training, the most important first; nothing if all is well.
+    """Return remarks on a stretch of a training run, the most important first; empty if all is well.
 
     Args:
-        spent: On what each rank has spent its time.
-        behind: How many seconds after they are made the driver takes reports.
+        spent: The time that each rank has spent, by part.
+        behind: Seconds from the making of reports until the driver takes them.
 
     Example:
         >>> from hocket._base import spending
@@ -46,17 +46,17 @@ def explain(spent: Sequence[spending.Spent], behind: float = 0.0) -> list[str]:
     found = [
         *_explain_driver(behind),
         *_explain_data(known),
-        *(slow or _explain_small_steps(known)),  # who waits for a slow rank has no small batches
+        *(slow or _explain_small_steps(known)),  # ranks that wait for a slow one do not have small batches
         *_explain_reports(known),
     ]
     return [text for _, text in sorted(found, key=lambda one: -one[0])]
 
 
 def explain_values(unfit: Mapping[str, tuple[int, int]]) -> list[str]:
-    """Return what is to be said of metrics that are no numbers any more.
+    """Return remarks on metrics that are no longer finite.
 
     Args:
-        unfit: Since which report, counted from 0, and in which rank, by name; as `RunHistory.find_unfit` has it.
+        unfit: The first such report, counted from 0, and its rank, by name; a result of `RunHistory.find_unfit`.
 
     Example:
         >>> from hocket.observe.runs import advice

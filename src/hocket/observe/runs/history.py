@@ -1,4 +1,4 @@
-"""The history of a run from its log, read on from the last place."""
+"""The history of a run, read from its log step by step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hocket.stores import local_files
 Floats = npt.NDArray[np.float64]
 
 MOST_RANKS: Final = 1 << 12
-"""More are not believed: the log is damaged."""
+"""The most ranks believed; a log with more is damaged."""
 
 _RUN: Final = b'{"is":"run",'
 
@@ -35,7 +35,7 @@ _ROW: Final = b'\n{"is":"row",'
 
 @dataclass
 class Failure:
-    """Ranks that have failed."""
+    """A failure of ranks, with their errors."""
 
     at: float
     errors: dict[int, str]
@@ -43,39 +43,39 @@ class Failure:
 
 @dataclass
 class Facts:
-    """The fields that change with each line, except for the rows."""
+    """The facts of a run beside its rows. Each line of the log may change them."""
 
     name: str = ""
     started: float = 0.0
     called: float = 0.0
-    """When `fit` was called last: a run that goes on at a checkpoint has started before."""
+    """The time of the latest call of `fit`. A run that goes on from a checkpoint started before it."""
     pid: int = 0
-    """Of the process that called `fit`."""
+    """The process that called `fit`."""
     config: dict[str, Any] = field(default_factory=dict)
     ranks: int = 0
     pids: list[int] = field(default_factory=list)
-    """Of the ranks, 0 of those on other nodes; empty where nobody has said."""
+    """The ranks' processes, 0 for those on other nodes; empty until the log has them."""
     counts: list[int] = field(default_factory=list)
-    """How many reports each rank has made in this attempt."""
+    """The number of reports of each rank in this attempt."""
     attempts: int = 0
-    """How often ranks have been started."""
+    """The number of times that ranks were started."""
     failures: list[Failure] = field(default_factory=list)
     behind: float = 0.0
-    """How many seconds the driver took a row after its last report was made. On other machines' clocks, too."""
+    """Seconds from a row's last report until the driver took the row. The clocks may be of different machines."""
     checkpoints: dict[str, int] = field(default_factory=dict)
-    """The row that each was committed with, by name."""
+    """The row of each checkpoint, by name."""
     ended: float | None = None
     error: str | None = None
-    """Why it has ended, if `fit` raised."""
+    """The error that `fit` raised, if it raised one."""
     last: float = 0.0
-    """When the last line was written."""
+    """The time of the last line."""
     damaged: int = 0
-    """How many lines cannot be read."""
+    """The number of unreadable lines."""
 
 
 @final
 class Column:
-    """Values of some rows. A row may have none; a value may be NaN."""
+    """A column of values for some rows. A row may have none; a value may be NaN."""
 
     def __init__(self) -> None:
         self._rows = array("q")
@@ -85,28 +85,28 @@ class Column:
         return len(self._values)
 
     def put(self, row: int, value: float) -> None:
-        """Add the value of a row, which is none of those before."""
+        """Add the value of a row later than all rows so far."""
         self._rows.append(row)
         self._values.append(value)
 
     def cut(self, count: int) -> None:
-        """Forget the rows from a number on."""
+        """Forget the rows from `count` on."""
         kept = bisect.bisect_left(self._rows, count)
         del self._rows[kept:], self._values[kept:]
 
     def fill(self, count: int) -> Floats:
-        """Return a value for each of the first so many rows; NaN where there is none."""
+        """Return a value for each of the first `count` rows; NaN for rows without one."""
         found = np.full(count, math.nan)
         if self._rows:
             found[np.frombuffer(self._rows, np.int64)] = np.frombuffer(self._values)
         return found
 
     def get_last(self) -> float | None:
-        """Return the last value, whatever it is."""
+        """Return the last value, even if it is not finite; None if there is none."""
         return self._values[-1] if self._values else None
 
     def find_unfit(self) -> int | None:
-        """Return the row from which on no value is finite; None if the last one is."""
+        """Return the row after the last finite value; None if the last value is finite."""
         if not self._values or math.isfinite(self._values[-1]):
             return None
         finite = np.flatnonzero(np.isfinite(np.frombuffer(self._values)))
@@ -121,8 +121,8 @@ class RunHistory:
         folder: The run's folder.
 
     Raises:
-        FileNotFoundError: There is no log in it.
-        PermissionError: It is not ours to read.
+        FileNotFoundError: The folder has no log.
+        PermissionError: This user may not read the log.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -136,34 +136,34 @@ class RunHistory:
         self._begin()
 
     def close(self) -> None:
-        """Give back what is open as long as the run goes on."""
+        """Close the file, which is open while the run goes on."""
         self._lines.close()
 
     def _begin(self) -> None:
-        #: The first row that was reported since `fit` was called last, and since the ranks were started last.
+        #: The first row since the latest call of `fit`, and since the latest start of the ranks.
         self._run_start = self._attempt_start = 0
         self.facts = Facts()
         self.times = array("d")
-        #: By name, and then by rank.
+        #: The columns of each metric, by rank.
         self._metrics: dict[str, list[Column]] = {}
-        #: By name: the row, and the text.
+        #: The row and the text of each metric that is a text.
         self._texts: dict[str, tuple[int, str]] = {}
         self._late: list[Column] = []
-        #: By rank, and then by part of `spending.Spent`.
+        #: The columns of each rank, by part of `spending.Spent`.
         self._spent: list[list[Column]] = []
-        #: From which row on all is repeated, once the first one is: until then it is what there is to see.
+        #: The row from which rows repeat. Old rows stay visible until the first repeated one comes.
         self._repeated_from: int | None = None
 
     def __len__(self) -> int:
         return len(self.times)
 
     def update(self) -> bool:
-        """Read what is new; return whether there was something."""
+        """Read the new lines; return whether there were any."""
         is_new = False
         for line in self._lines.read(self._begin):
             is_new = True
             self._take(line)
-        if self.state != "running":  # a log that is removed when its run fails is read to its end
+        if self.state != "running":  # until now the open file gives the rest of a log that a failed run removes
             self.close()
         return is_new
 
@@ -172,7 +172,7 @@ class RunHistory:
             found = json.loads(line)
             found["at"] = self.facts.last = read_time(found["at"])
             take = _TAKERS.get(found["is"])
-            if take is not None:  # a later version may write more
+            if take is not None:  # a later version may write other lines
                 take(self, found)
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
             self.facts.damaged += 1
@@ -183,7 +183,7 @@ class RunHistory:
         kept = facts.checkpoints[start] + 1 if start in facts.checkpoints else 0
         self._repeat_from(kept)
         facts.name, facts.pid, facts.config = str(line["name"]), int(line["pid"]), dict(line["config"])
-        if not kept:  # what failed before is no part of it
+        if not kept:  # earlier failures do not belong to a new run
             facts.started, facts.attempts, facts.failures = line["at"], 0, []
         facts.called, facts.ended, facts.error = line["at"], None, None
         self._run_start = self._attempt_start = kept
@@ -245,17 +245,17 @@ class RunHistory:
         self.facts.error = None if line["error"] is None else str(line["error"])
 
     def _repeat_from(self, count: int) -> None:
-        """Note that the rows from a number on will be repeated."""
+        """Note that the rows from `count` on will be repeated."""
         if count < (len(self) if self._repeated_from is None else self._repeated_from):
             self._repeated_from = count
 
     def _cut(self, count: int) -> None:
-        """Forget the rows from a number on."""
+        """Forget the rows from `count` on."""
         del self.times[count:]
         for ranks in [*self._metrics.values(), self._late, *self._spent]:
             for column in ranks:
                 column.cut(count)
-            while ranks and not len(ranks[-1]):  # there may be fewer now
+            while ranks and not len(ranks[-1]):  # there may be fewer ranks now
                 ranks.pop()
         while self._spent and not self._spent[-1]:
             self._spent.pop()
@@ -267,49 +267,48 @@ class RunHistory:
 
     @property
     def names(self) -> list[str]:
-        """The metrics that are numbers."""
+        """The names of the numeric metrics."""
         return list(self._metrics)
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """The metrics that are texts, as they were reported last."""
+        """The metrics that are texts, with their latest values."""
         return {name: text for name, (_, text) in self._texts.items()}
 
     @property
     def state(self) -> str:
-        """``"running"``, ``"finished"``, ``"failed"``, or ``"interrupted"``: by Ctrl-C, or its process is gone
-        without a word."""
+        """``"running"``, ``"finished"``, ``"failed"``, or ``"interrupted"``: by Ctrl-C, or the process is gone."""
         if self.facts.ended is not None:
             return name_end(self.facts.error)
         return "running" if self._is_written() else "interrupted"
 
     def _is_written(self) -> bool:
-        """Tell whether the process that writes the log lives; another user's does if one of its number is as old."""
+        """Return whether the log's writer lives. Another user's process counts if it is as old as the run."""
         if self.facts.pid and descendants.is_another_users(self.facts.pid):
-            import psutil  # here, because every training loads this module, and it takes 10 ms
+            import psutil  # here: every training loads this module, and psutil takes 10 ms
 
-            with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            with contextlib.suppress(psutil.Error):  # ended in the meantime
                 return psutil.Process(self.facts.pid).create_time() <= self.facts.called
         return self._file.resolve() in lines.list_open(self.facts.pid, log.NAME)
 
     def get_curve(self, name: str) -> list[Floats]:
-        """Return a metric: an array for each rank, with a value for each row."""
+        """Return a metric as an array for each rank, with a value for each row."""
         return [column.fill(len(self)) for column in self._metrics[name]]
 
     def get_first_curve(self, name: str) -> Floats:
-        """Return a metric in the first rank that has one: a value for each row."""
+        """Return a metric in the first rank that has it, with a value for each row."""
         return next(column.fill(len(self)) for column in self._metrics[name] if len(column))
 
     def get_last(self, name: str) -> float | None:
-        """Return the last value of a metric, in the first rank that has one. It may be NaN."""
+        """Return the last value of a metric in the first rank that has it. It may be NaN."""
         return next((column.get_last() for column in self._metrics[name] if len(column)), None)
 
     def count_values(self, name: str) -> int:
-        """Return how many values of a metric there are, in the first rank that has one."""
+        """Return the number of values of a metric in the first rank that has it."""
         return next((len(column) for column in self._metrics[name] if len(column)), 0)
 
     def find_unfit(self) -> dict[str, tuple[int, int]]:
-        """Return metrics whose values are NaN or infinite up to the last one: since which row, and in which rank."""
+        """Return metrics that are NaN or infinite up to the last value, each with the first such row and its rank."""
         found: dict[str, tuple[int, int]] = {}
         for name, columns in self._metrics.items():
             since = [(row, rank) for rank, column in enumerate(columns) if (row := column.find_unfit()) is not None]
@@ -318,11 +317,11 @@ class RunHistory:
         return found
 
     def get_late(self) -> list[Floats]:
-        """Return by how many seconds each rank's report came later than the first: an array for each rank."""
+        """Return how many seconds each rank's report came after the first rank's, as an array for each rank."""
         return [column.fill(len(self)) for column in self._late]
 
     def sum_spent(self, rows: int) -> list[spending.Spent]:
-        """Return on what each rank has spent its time in the last so many rows; nothing where nobody knows."""
+        """Return the time that each rank has spent, by part, in the last `rows` rows; empty if unknown."""
         start = max(0, len(self) - rows)
         sums = [[float(np.nansum(part.fill(len(self))[start:])) for part in parts] for parts in self._spent]
         return [
@@ -344,7 +343,7 @@ _TAKERS: Final = {
 
 
 def _keep_extremes(parts: Floats, values: Floats) -> tuple[npt.NDArray[np.int64], list[Floats]]:
-    """Return where the least and the greatest value of each stretch of one curve are, and these."""
+    """Return the rows with the least and the greatest value of each stretch of a curve, and these values."""
     known = np.isfinite(parts)
     least = np.where(known, parts, math.inf).argmin(axis=1)
     most = np.where(known, parts, -math.inf).argmax(axis=1)
@@ -360,7 +359,7 @@ def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def read_finite(value: Any) -> float:
-    """Return a number of a log."""
+    """Return a number from a log; raise ValueError if it is not finite."""
     found = float(value)
     if not math.isfinite(found):
         raise ValueError(value)
@@ -368,7 +367,7 @@ def read_finite(value: Any) -> float:
 
 
 def read_time(value: Any) -> float:
-    """Return a time of a log, in seconds since 1970."""
+    """Return a time from a log, in seconds since 1970; raise ValueError if it is impossible."""
     found = float(value)
     if not 0 <= found <= log.MOST_TIME:
         raise ValueError(value)
@@ -376,7 +375,7 @@ def read_time(value: Any) -> float:
 
 
 def read_number(value: float) -> float:
-    """Return a metric; an integer beyond all floats is infinite."""
+    """Return a metric as a float; an integer too large for one becomes infinite."""
     try:
         return float(value)
     except OverflowError:
@@ -384,7 +383,7 @@ def read_number(value: float) -> float:
 
 
 def name_end(error: str | None) -> str:
-    """Return the state of a run that has ended, with an error or without."""
+    """Return the state of an ended run, given its error."""
     if error is None:
         return "finished"
     return "interrupted" if error.startswith("KeyboardInterrupt") else "failed"
@@ -397,13 +396,13 @@ def _put(columns: list[Column], at: int, row: int, value: float) -> None:
 
 
 def thin(values: Sequence[Floats], bins: int) -> tuple[npt.NDArray[np.int64], list[Floats]]:
-    """Return which rows to draw, and the curves there: of each stretch the least and the greatest of each curve.
+    """Return the rows to draw, and the curves there: the least and the greatest value of each stretch.
 
-    The values of one curve stay where they are; those of several share a place in each stretch.
+    The values of a single curve keep their rows; several curves share a place in each stretch.
 
     Args:
         values: Curves with a value for each row.
-        bins: How many stretches there are at most; each is two points.
+        bins: The most stretches, of two points each.
     """
     count = len(values[0]) if values else 0
     if count <= 2 * bins:
@@ -426,11 +425,10 @@ def thin(values: Sequence[Floats], bins: int) -> tuple[npt.NDArray[np.int64], li
 
 @dataclass(frozen=True)
 class Glimpse:
-    """A run whose ranks were started once, and which has ended: a viewer opens few of a hundred runs in a
-    list."""
+    """The facts of an ended run whose ranks were started once. A viewer opens few of a hundred listed runs."""
 
     size: int
-    """Of its log in bytes: a run that goes on after all has a longer one."""
+    """The log's size in bytes; it grows if the run goes on after all."""
     name: str
     started: float
     ended: float
@@ -440,10 +438,9 @@ class Glimpse:
 
 
 def take_glimpse(file: Path) -> Glimpse | None:
-    """Return what the first lines of a log (as `log.RunLog` writes it) and its last one say; None if all has to be
-    read."""
+    """Return the facts in the first lines and the last line of a `log.RunLog`; None if all lines must be read."""
     with local_files.open_regular(file) as opened:
-        data = opened.read(local_files.MOST_BYTES)  # a longer one has no end here, and is read line by line
+        data = opened.read(local_files.MOST_BYTES)  # a longer file has no end here, and is read by lines
     if not data.startswith(_RUN) or data.count(b"\n" + _RUN) or data.count(_ATTEMPT) != 1 or not data.endswith(b"\n"):
         return None
     attempt_at = data.index(_ATTEMPT) + 1

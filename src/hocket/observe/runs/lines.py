@@ -1,4 +1,4 @@
-"""Logs that grow, as another process reads them on: whole lines, each once; and who writes them."""
+"""Growing logs, read from another process: whole lines, each once; and the processes that write them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _CHUNK_BYTES: Final = 1 << 22
 
 @final
 class Lines:
-    """The lines of a file that is appended to.
+    """The lines of a growing file.
 
     Args:
-        path: The file. It need not be there yet.
+        path: The file, which need not exist yet.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,23 +28,23 @@ class Lines:
         self._identity = 0, 0
 
     def close(self) -> None:
-        """Give back what is open. It is opened again by the next `read`."""
+        """Close the file. The next `read` opens it again."""
         if self._opened is not None:
             self._opened.close()
             self._opened = None
 
     def read(self, forget: Callable[[], None]) -> Iterator[bytes]:
-        """Give the whole lines that are new; those of a file that was removed meanwhile, too.
+        """Yield the new whole lines, also of a file that was removed in the meantime.
 
         Args:
-            forget: Is called first if another file has the name now, or the file was cut: all lines come again.
+            forget: Called first if the file was replaced or cut. All lines then come again.
         """
         file = self._open(forget)
         if file is None:
             return
         file.seek(self._offset)
         while chunk := file.read(_CHUNK_BYTES):
-            whole = chunk[: chunk.rfind(b"\n") + 1]  # a line may be half written
+            whole = chunk[: chunk.rfind(b"\n") + 1]  # the last line may be unfinished
             if not whole:
                 whole = chunk + file.readline(local_files.MOST_BYTES)
                 if not whole.endswith(b"\n"):
@@ -54,7 +54,7 @@ class Lines:
             yield from whole.splitlines()
 
     def _open(self, forget: Callable[[], None]) -> BinaryIO | None:
-        """Return the file: the one that was opened, unless another has its name by now."""
+        """Return the open file, or the file that now has its name."""
         with contextlib.suppress(OSError):
             status = self._path.stat()
             if (status.st_dev, status.st_ino) != self._identity or status.st_size < self._offset:
@@ -68,17 +68,17 @@ class Lines:
 
 
 def find_logs(folder: str | os.PathLike[str], name: str) -> list[Path]:
-    """Return the logs of a name in a folder or, if it has none, in its folders, by their names."""
+    """Return a folder's log of a given name or, if it has none, those of its subfolders, sorted."""
     own = Path(folder, name)
     return [own] if own.is_file() else sorted(path for path in Path(folder).glob(f"*/{name}") if path.is_file())
 
 
 def list_open(pid: int, name: str) -> list[Path]:
-    """Return the logs of a name that a process writes. Empty if it is not ours."""
+    """Return the logs of a given name that a process is writing. Empty if the process is another user's."""
     found = []
     with contextlib.suppress(OSError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):  # it was closed meanwhile
+            with contextlib.suppress(OSError):  # closed in the meantime
                 target = entry.readlink()
                 if target.name == name and _is_written(pid, entry.name):
                     found.append(target)
@@ -91,7 +91,7 @@ def _is_written(pid: int, descriptor: str) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Tell whether a process of this machine has a lock on a whole file (`fcntl.flock`), without asking for it."""
+    """Return whether a process of this machine holds a `flock` lock on a file, without taking the lock."""
     with contextlib.suppress(OSError):
         number = f":{path.stat().st_ino}"
         held = [line.split() for line in Path("/proc/locks").read_text().splitlines()]

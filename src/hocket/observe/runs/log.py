@@ -1,7 +1,7 @@
 """The log of a run: a file of lines, each a JSON object, in the run's folder.
 
-A line is written at once, and is never changed, so who reads the file sees what happened until now, also after a kill.
-What can be plotted is in it, and what tells runs apart; not the objects that the program reported.
+Each line is written at once and never changed, so readers see all events so far, also after a kill. The log has the
+data for plots and the facts that distinguish runs, but not the objects that the program reported.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from hocket import _base
 from hocket._base import showing, spending, texts
 
 NAME: Final = "run.jsonl"
-"""What the file is called."""
+"""The file's name."""
 
 MOST_METRICS = 500
-"""How many metrics of a rank's report are written. A plot of more is none."""
+"""The most metrics written of a rank's report. A plot of more is useless."""
 
 MOST_LETTERS = 200
-"""How long a text may be."""
+"""The most characters of a text."""
 
 MOST_DEPTH = 4
-"""How deep dicts are looked into; a metric's name then has its keys, joined by slashes."""
+"""The depth to which dicts are read; a metric's name then has its keys, joined by slashes."""
 
 MOST_BITS = 1023
-"""How long an integer may be: what is longer is beyond all floats, and written as infinite."""
+"""The most bits of an integer: a longer one is too large for a float, and is written as infinite."""
 
 MOST_TIME: Final = 1e11
-"""A later time, in seconds since 1970, is not believed: calendars of Python end in the year 9999, and this is 5138."""
+"""The latest time believed, in seconds since 1970: it is in the year 5138, and Python's calendars end in 9999."""
 
 AHEAD_SECONDS = 0.2
-"""How often it is written that some ranks have reported more than others."""
+"""The least seconds between two lines that say that some ranks are ahead of others."""
 
 Plain = float | int | bool | str
 
 
 @final
 class RunLog:
-    """Writes the log of a run. Used by one thread.
+    """The writer of a run's log. One thread uses it.
 
     Args:
         folder: The run's folder.
@@ -67,11 +67,11 @@ class RunLog:
         self._ahead_at = 0.0
 
     def begin(self, name: str, config: object, start: str | None) -> None:
-        """Open the file, and say what begins.
+        """Open the file, and write the begin of a run or of its continuation.
 
         Args:
-            name: The run's.
-            config: What the training function is given.
+            name: The run's name.
+            config: The training function's configuration.
             start: The name of the checkpoint that the run goes on from; None if it begins anew.
         """
         self._is_new = not self._path.exists()
@@ -93,26 +93,26 @@ class RunLog:
         self._write("run", facts)
 
     def begin_attempt(self, size: int, kept: int) -> None:
-        """Say that the ranks are started.
+        """Write that the ranks are started.
 
         Args:
-            size: How many report.
-            kept: How many rows of the run count: what was reported after the last checkpoint is repeated.
+            size: The number of ranks.
+            kept: The number of rows that stay valid: reports after the last checkpoint are repeated.
         """
         self._coming = [deque() for _ in range(size)]
         self._write("attempt", {"number": self._attempts, "ranks": size, "kept": kept})
         self._attempts += 1
 
     def place(self, pids: Sequence[int], nodes: Sequence[str], node: str) -> None:
-        """Say where the ranks are, and where this process is: a pid says nothing on another node."""
+        """Write the ranks' processes and nodes, and this process's node, as a pid is valid on its own node only."""
         self._write("places", {"pids": list(pids), "nodes": list(nodes), "node": node})
 
     def arrive(self, rank: int, count: int) -> None:
-        """Note that reports of a rank have come."""
+        """Note the arrival of `count` reports of a rank."""
         self._coming[rank].extend(itertools.repeat(time.time(), count))
 
     def note_ahead(self, counts: Sequence[int]) -> None:
-        """Say how many reports each rank has made, if some have made more: the others may never come."""
+        """Write each rank's number of reports if these differ, as rows have to wait for the slowest rank."""
         now = time.monotonic()
         if now - self._ahead_at >= AHEAD_SECONDS and max(counts) > min(counts):
             self._ahead_at = now
@@ -128,10 +128,10 @@ class RunLog:
         """Write the n-th report of each rank.
 
         Args:
-            metrics: By rank.
-            spent: On what each rank has spent its time since its last report.
-            made_at: When the last of them was made, by its rank's `time.time`.
-            checkpoint: The name of what was committed with it, if anything.
+            metrics: The reports' metrics, by rank.
+            spent: The time that each rank has spent since its last report, by part.
+            made_at: When the last of the reports was made, by its rank's `time.time`.
+            checkpoint: The name of the checkpoint committed with it, if any.
         """
         arrived = [line.popleft() for line in self._coming]
         first = min(arrived)
@@ -148,11 +148,11 @@ class RunLog:
         self._rows += 1
 
     def fail(self, errors: Mapping[int, BaseException]) -> None:
-        """Say which ranks have failed, and why."""
+        """Write which ranks have failed, and why."""
         self._write("failure", {"errors": {str(rank): _describe(error) for rank, error in errors.items()}})
 
     def end(self, error: BaseException | None) -> None:
-        """Say that the run is over, and close the file. Of a run that failed before it reported, nothing is left."""
+        """Write the run's end, and close the file. Remove a new log if the run failed before its first report."""
         self._write("end", {"error": None if error is None else _describe(error)})
         file, self._file = self._file, None
         if file is not None:
@@ -164,15 +164,15 @@ class RunLog:
         if self._file is None or (self._has_failed and what != "end"):  # later rows would have wrong numbers
             return
         line = json.dumps({"is": what, "at": round(time.time(), 6), **facts}, separators=(",", ":")) + "\n"
-        rest = memoryview((b"\n" if self._has_failed else b"") + line.encode())  # behind a line that is torn
+        rest = memoryview((b"\n" if self._has_failed else b"") + line.encode())  # ends a torn line
         try:
-            while rest:  # a disk that is nearly full takes a part, and then says so
+            while rest:  # a nearly full disk takes a part before it raises
                 rest = rest[os.write(self._file, rest) :]
         except OSError as problem:
             self._warn(problem)
 
     def _warn(self, problem: OSError | str) -> None:
-        """Warn, such as of a full disk: a training is worth more than its log."""
+        """Warn once of a problem such as a full disk, and go on: training matters more than its log."""
         if not self._has_failed:
             self._has_failed = True
             warnings.warn(
@@ -186,8 +186,10 @@ def _describe(error: BaseException) -> str:
 
 
 def _flatten(found: Mapping[Any, object]) -> Iterator[tuple[str, Plain]]:
-    """Give what can be plotted or read at a glance: numbers and short texts, those in dicts under joined names. What
-    the user's own mappings and keys raise ends it: a training is worth more than its log."""
+    """Yield numbers and short texts by name; join the names in nested dicts.
+
+    An error of the user's own mappings and keys ends it: training matters more than its log.
+    """
     with contextlib.suppress(Exception):
         yield from itertools.islice(_walk(found, "", 1), MOST_METRICS)
 
@@ -195,7 +197,7 @@ def _flatten(found: Mapping[Any, object]) -> Iterator[tuple[str, Plain]]:
 def _walk(found: Mapping[object, object], prefix: str, depth: int) -> Iterator[tuple[str, Plain]]:
     for key, given in found.items():
         name = texts.cut(f"{prefix}{key}", MOST_LETTERS)
-        value = given.item() if isinstance(given, np.generic) else given  # most numbers of numpy's are none of Python's
+        value = given.item() if isinstance(given, np.generic) else given  # most of NumPy's numbers are not Python's
         if isinstance(value, int) and value.bit_length() > MOST_BITS:  # it would have thousands of digits
             yield name, math.inf if value > 0 else -math.inf
         elif isinstance(value, bool | int | float):

@@ -1,5 +1,5 @@
-"""`hocket top`: what runs, in a terminal.
+"""`hocket top`: running work in a terminal.
 
-- `tables`: what is shown, as rows.
-- `screen`: the program that shows it, with textual.
+- `tables`: the contents, as rows.
+- `screen`: the program that shows them, with textual.
 """

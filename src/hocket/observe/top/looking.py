@@ -1,4 +1,4 @@
-"""All that `hocket top` shows at one moment."""
+"""The data that `hocket top` shows at one moment."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from hocket.observe.top import tables
 
 @dataclass(frozen=True)
 class View:
-    """One look at a session."""
+    """The state of a session at one moment."""
 
     pid: int | None
     """The driver of the session; None if there is none."""
     headline: str
     tables: dict[str, tables.Table]
-    """By name; the order is that of the pages."""
+    """The tables by name, in the order of the pages."""
 
 
 class Look:
-    """Looks at a session, again and again.
+    """A source of views of a session.
 
     Args:
-        driver_pid: Which. Default: the one that was opened last.
+        driver_pid: The session's driver. Default: that of the latest session.
     """
 
     def __init__(self, driver_pid: int | None = None) -> None:
@@ -33,7 +33,7 @@ class Look:
         self._searches = searches.Searches()
 
     def look(self) -> View:
-        """Return what there is to see now."""
+        """Return the present view."""
         pids = [found.driver_pid for found in self._watch.list_found()]
         if not pids:
             return View(None, "No session of yours has workers on this machine.", {})
@@ -62,10 +62,10 @@ class Look:
         return self._searches.describe(found[0]["path"], None, 1) if found else None
 
     def read_stack(self, driver_pid: int, pid: int) -> str:
-        """Return what a process of a session does."""
+        """Return the stacks of a session's process."""
         return self._watch.read_stack(driver_pid, pid) or f"The process {pid} has ended."
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         self._watch.close()
         self._runs.close()

@@ -16,7 +16,7 @@ LOOK_SECONDS = 1.0
 
 @final
 class StackScreen(screen.ModalScreen[None]):
-    """The lines on a process, above the tables."""
+    """The stacks of a process, above the tables."""
 
     BINDINGS: ClassVar[list[binding.BindingType]] = [("escape,q,enter", "dismiss", "Back")]
     DEFAULT_CSS = """
@@ -30,7 +30,7 @@ class StackScreen(screen.ModalScreen[None]):
         self._stack = stack
 
     def compose(self) -> app.ComposeResult:
-        """Show it."""
+        """Lay out the stacks."""
         with containers.VerticalScroll() as box:
             box.border_title = self._title
             yield widgets.Static(text.Text(self._stack), id="stack")
@@ -38,10 +38,10 @@ class StackScreen(screen.ModalScreen[None]):
 
 @final
 class Top(app.App[None]):
-    """Shows a session until its reader has seen enough.
+    """The program, which shows a session until the user quits.
 
     Args:
-        look: Where the figures come from.
+        look: The source of the data.
     """
 
     TITLE = "hocket top"
@@ -60,7 +60,7 @@ class Top(app.App[None]):
         self._look = look
         self._view = looking.View(None, "", {})
         self._is_paused = False
-        #: By page: the column, and whether the greatest comes first.
+        #: For each page, the column to sort by, and whether the greatest comes first.
         self._order: dict[str, tuple[int, bool]] = {}
 
     def compose(self) -> app.ComposeResult:
@@ -74,7 +74,7 @@ class Top(app.App[None]):
         yield widgets.Footer()
 
     def on_mount(self) -> None:
-        """Look at once, and then again and again."""
+        """Read the data now, and then every `LOOK_SECONDS`."""
         self.set_interval(LOOK_SECONDS, self._begin_look)
         self._begin_look()
 
@@ -125,7 +125,7 @@ class Top(app.App[None]):
         self.query_one(f"#{name}-table", widgets.DataTable).focus()
 
     def action_pause(self) -> None:
-        """Stop looking, or go on."""
+        """Pause, or resume."""
         self._is_paused = not self._is_paused
         self._show(self._view)
 
@@ -145,7 +145,7 @@ class Top(app.App[None]):
             self._fill(self._page, found)
 
     def on_data_table_row_selected(self, event: widgets.DataTable.RowSelected) -> None:
-        """Show what a process does."""
+        """Show the stacks of the selected process."""
         found = self._view.tables.get(self._page)
         if found is None or found.pid_at is None or self._view.pid is None:
             return

@@ -10,12 +10,12 @@ from hocket._base import texts
 from hocket.observe import sessions
 
 RECENT_SECONDS = 10.0
-"""How long a stretch the figures of functions are of."""
+"""The length, in seconds, of the stretch that the figures of functions cover."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its contents, and how they are shown."""
+    """A column: its name, and the form of its values."""
 
     name: str
     show: Callable[[Any], str] = str
@@ -24,23 +24,23 @@ class Column:
 
 @dataclass
 class Table:
-    """Rows of values; one that is None is not known."""
+    """Rows of values, where None means unknown."""
 
     columns: Sequence[Column]
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     """Sentences above the rows."""
     pid_at: int | None = None
-    """The column that has a process, of which one may look at the stack."""
+    """The index of the column with a process, if a row can show the process's stacks."""
 
     def sort(self, at: int, *, descending: bool) -> None:
-        """Order the rows by a column; what is not known comes last."""
+        """Sort the rows by a column, unknown values last."""
         known = [row for row in self.rows if row[at] is not None]
         known.sort(key=lambda row: row[at] if self.columns[at].is_number else str(row[at]), reverse=descending)
         self.rows = known + [row for row in self.rows if row[at] is None]
 
     def show(self, row: Sequence[object]) -> list[str]:
-        """Return a row as texts that do nothing to a terminal."""
+        """Return a row as texts without control characters of a terminal."""
         return [
             "" if value is None else texts.show_name(column.show(value))
             for column, value in zip(self.columns, row, strict=True)
@@ -48,19 +48,19 @@ class Table:
 
 
 def show_seconds(seconds: float) -> str:
-    """Return a time span."""
+    """Return a duration as text."""
     if seconds < 1:
         return f"{seconds * 1e3:.3g} ms"
     return f"{seconds:.1f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def show_count(value: float) -> str:
-    """Return a number of things."""
+    """Return a count as text."""
     return f"{value:,.0f}"
 
 
 def show_rate(value: float) -> str:
-    """Return how many in a second."""
+    """Return a number per second as text."""
     return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
@@ -99,7 +99,7 @@ def build_functions(picture: dict[str, Any] | None) -> Table:
     """Return a row for each function that ran in the last `RECENT_SECONDS`.
 
     Args:
-        picture: What `watching.Watch.draw` returns.
+        picture: A result of `watching.Watch.draw`.
     """
     columns = (
         Column("function"),
@@ -140,7 +140,7 @@ def build_actors(session: sessions.Session) -> Table:
 
 
 def build_memory(session: sessions.Session) -> Table:
-    """Return a row for each line of the program that holds stored values."""
+    """Return a row for each source line of the program that holds stored values."""
     columns = (
         Column("source line"),
         Column("holds", texts.format_bytes, is_number=True),
@@ -154,7 +154,7 @@ def build_training(run: dict[str, Any] | None) -> Table:
     """Return a row for each rank of a run.
 
     Args:
-        run: What `training.Runs.describe` returns.
+        run: A result of `training.Runs.describe`.
     """
     columns = (
         Column("rank", is_number=True),
@@ -178,7 +178,7 @@ def build_training(run: dict[str, Any] | None) -> Table:
 
 
 def build_runs(runs: Sequence[dict[str, object]]) -> Table:
-    """Return a row for each run, as `training.Runs.list_runs` has them."""
+    """Return a row for each run in a result of `training.Runs.list_runs`."""
     columns = (
         Column("run"),
         Column("state"),
@@ -190,10 +190,10 @@ def build_runs(runs: Sequence[dict[str, object]]) -> Table:
 
 
 def build_search(search: dict[str, Any] | None) -> Table:
-    """Return a row for each trial of a search: those that run, and then the best.
+    """Return a row for each trial of a search: running ones first, then the best.
 
     Args:
-        search: What `searches.Searches.describe` returns.
+        search: A result of `searches.Searches.describe`.
     """
     columns = [
         Column("trial", is_number=True),

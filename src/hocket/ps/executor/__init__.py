@@ -1,4 +1,4 @@
-"""Closures on workers: a `dispatcher` sends `closures` as the `scheduler` decides, and a `worker` runs them.
+"""Closures on workers: the `scheduler` chooses `closures`, a `dispatcher` sends them, and a `worker` runs them.
 
-`workers` are the actors; `inputs` and `streams` are the data that each of them has for itself.
+`workers` starts and ends the workers; `inputs` and `streams` are the data that each worker has for itself.
 """

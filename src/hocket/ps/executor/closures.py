@@ -1,4 +1,4 @@
-"""Closures, and the values they will have."""
+"""Closures, and their future results."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ NOT_READY, READY = "NOT_READY", "READY"
 
 @final
 class RemoteValue:
-    """The result of a closure, that is or will be there.
+    """The result of a closure, now or in the future.
 
     Made by `Coordinator.schedule`; may be an argument of another closure.
 
-    Its value comes to the coordinator with the closure's end, so it outlives the worker. It is kept as long as this
-    object is.
+    The value comes to the coordinator when the closure ends, and lives as long as this object, not as the worker.
     """
 
     __slots__ = ("__weakref__", "_closure", "_condition", "_dependents", "_error", "_state", "_value")
@@ -53,7 +52,7 @@ class RemoteValue:
         """Wait for the value, and return it.
 
         Args:
-            timeout: Seconds to wait at most. Default: as long as it takes.
+            timeout: The seconds to wait at most. Default: no limit.
         """
         with self._condition:
             if not self._condition.wait_for(lambda: self._state is READY, timeout):
@@ -69,7 +68,7 @@ class RemoteValue:
         return self.fetch(timeout)
 
     def _set(self, value: object, error: BaseException | None) -> list[Closure]:
-        """Called once, with the condition held. Returns the closures that have waited for it."""
+        """Set the outcome, once, with the condition held; return the closures that waited for this value."""
         self._value, self._error, self._state = value, error, READY
         dependents, self._dependents = self._dependents, []
         return dependents
@@ -80,44 +79,44 @@ class RemoteValue:
 class Function:
     """A function as workers know it: by number.
 
-    It is forgotten with the last closure that has it, and the user's own.
+    It lives as long as a closure has it, or the user's function exists.
     """
 
     number: int
     name: str
-    """For messages."""
+    """The name in messages."""
     ref: contract.ObjectRef[Callable[..., Any]]
     """The function, encoded."""
     inputs: tuple[Any, ...]
-    """The per-worker iterators and values that it refers to; as long as it is there, so are they."""
+    """The per-worker iterators and values that the function refers to. They live as long as this record."""
 
 
 @final
 @dataclass(slots=True, eq=False)
 class Closure:
-    """A function with its arguments, on its way. Belongs to the scheduler; all fields change with its lock held."""
+    """A function with its arguments, on its way. The scheduler owns it; all fields change with the lock held."""
 
     number: int
-    """In the order of scheduling."""
+    """The closure's place in the order of scheduling."""
     name: str
     function: Function | None
-    """None once it has ended."""
+    """The function; None once the closure has ended."""
     args: tuple[Any, ...]
     kwargs: Mapping[str, object]
     streams: frozenset[int]
-    """The streams that it draws from."""
+    """The streams that the closure draws from."""
     result: weakref.ref[RemoteValue]
-    """What the user holds; the closure does not keep it."""
+    """The user's remote value, which the closure does not keep alive."""
     is_private: bool = False
-    """Whether it is for one worker, and the coordinator's own: its error is nobody's but who fetches it."""
+    """Whether the coordinator made it for one worker. Its error then reaches only the holder of its result."""
     missing: int = 0
-    """How many values that it needs are not there yet."""
+    """Number of values that the closure still waits for."""
     deaths: int = 0
     tried: frozenset[int] = frozenset()
-    """Workers that have items for it, but too few."""
+    """Indices of workers that have items for it, but too few."""
 
     def watch(self) -> bool:
-        """Wait for the values that it needs; return whether all are there. Called once."""
+        """Wait for the remote values among the arguments; return whether all are ready. Called once."""
         needed: list[RemoteValue] = []
         map_instances((self.args, self.kwargs), RemoteValue, needed.append)
         for value in needed:
@@ -127,15 +126,15 @@ class Closure:
         return not self.missing
 
     def fill(self) -> None:
-        """Put values in the place of remote ones."""
+        """Replace the remote values among the arguments with their results."""
         self.args = map_instances(self.args, RemoteValue, RemoteValue.fetch)
         self.kwargs = map_instances(self.kwargs, RemoteValue, RemoteValue.fetch)
 
     def finish(self, value: object, error: BaseException | None) -> list[Closure]:
-        """Set the result, if somebody holds it, and let go of what it needed.
+        """Set the result, if its remote value still exists, and drop the function and its arguments.
 
         Returns:
-            The closures that waited for it, and now for nothing else.
+            The closures that have waited for this result, and now wait for no other.
         """
         result = self.result()
         self.function, self.args, self.kwargs = None, (), {}
@@ -147,17 +146,17 @@ class Closure:
         return ready
 
     def cancel(self, reason: str) -> None:
-        """End it without having run it."""
+        """End the closure without running it."""
         self.finish(None, errors.CancelledClosureError(f"{self.name} did not run, because {reason}"))
 
 
 def map_instances(structure: Any, kinds: Any, function: Callable[[Any], object]) -> Any:
-    """Replace the instances of some classes in nested lists, tuples, named tuples and dicts.
+    """Return the structure with some instances replaced, in nested lists, tuples, named tuples and dicts.
 
     Args:
-        structure: Where they are.
-        kinds: The classes, as `isinstance` takes them.
-        function: What to put in the place of each.
+        structure: The structure to search.
+        kinds: The classes, as for `isinstance`.
+        function: Returns the replacement of an instance.
 
     Example:
         >>> map_instances([1, {"a": (2, "b")}], int, lambda number: number * 10)

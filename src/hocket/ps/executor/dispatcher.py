@@ -1,16 +1,16 @@
 """The dispatcher of a worker: a thread that keeps its worker busy.
 
-It takes closures from the scheduler's queue, as many at once as the worker ends in a few milliseconds, sends them, and
-sends the next before the first have come back, so that a worker never waits for the coordinator. A worker that is
-faster takes more.
+It takes closures from the scheduler's queue and sends them, as many at once as the worker finishes in a few
+milliseconds. It sends the next batch before the last one has come back, so a worker never waits for the coordinator. A
+faster worker takes more closures.
 
-**A worker's death.** The dispatcher starts another process for the same worker and sends it what was not answered, in
-the same order and with the same numbers. Pushes that were applied before are known by them and dropped, and each
-dataset goes on where it was (`streams`). So a closure can run more than once, but what it does to variables happens
-once. A closure never moves to another worker once it was sent.
+**A worker's death.** The dispatcher starts another process for the same worker, and sends it the unanswered closures,
+in the same order and with the same numbers. Servers recognise and drop pushes that were applied before, and each
+dataset continues from its position (`streams`). So a closure can run more than once, but it changes variables once. A
+closure never moves to another worker after it was sent.
 
-**The end.** Closures that have not ended are cancelled, those that run too: their workers are killed. It comes with
-`close`, with the session's end, and when nobody holds the coordinator any more.
+**The end.** Unfinished closures are cancelled. Those that run are cancelled by killing their workers. The end comes
+with `close`, with the end of the session, or when the last reference to the coordinator is dropped.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from hocket.ps import errors, links
 from hocket.ps.executor import closures, scheduler, streams, worker
 
 DEPTH: Final = 2
-"""How many batches a worker has at once: one that it runs, and one that waits there."""
+"""Number of batches that a worker has at once: one that runs, and one that waits in the worker."""
 
 BATCH_SECONDS: Final = 0.005
-"""How long a batch should take: short, so that workers share evenly what is left, and long against the 100 us that
-sending costs. A guess."""
+"""The desired duration of a batch. It is short, so that workers share the remaining closures evenly, and long against
+the 100 us that sending costs. A guess."""
 
 MAX_BATCH: Final = 256
 
 MAX_FUNCTIONS: Final = 2 * MAX_BATCH
-"""How many functions a worker knows at once: those of a batch, and as many that may come again."""
+"""Number of functions that a worker keeps: those of a batch, and as many that may come again."""
 
 _AHEAD_SECONDS: Final = 0.1
-"""A worker whose closures take longer gets the next one when it has ended this one: there is little to be gained, and
-another may be free sooner. A guess."""
+"""The duration of a closure above which a worker gets the next closure only after this one. Sending ahead would gain
+little, and another worker may be free sooner. A guess."""
 
 IDLE_SECONDS: Final = 1.0
-"""How long after the last closure was scheduled a synchronous step goes on without workers that have none, if nobody
-waits for closures: the program may be about to schedule theirs. A guess."""
+"""Seconds after the last `schedule` for which a synchronous step waits for workers without closures, if no thread waits
+for results: the program may be about to schedule theirs. A guess."""
 
 MAX_DEATHS: Final = 20
-"""How many workers in a row may die in the middle of one closure, before the closure is given up. A guess: preemption
-kills a few, a closure that crashes its process kills all."""
+"""Number of deaths of a worker in one closure after which the closure is given up. A guess: preemption kills a few
+workers, but a closure that crashes its process kills every one."""
 
 _RETRY_SECONDS: Final = 0.01
 
@@ -59,18 +59,18 @@ _log = logging.getLogger("hocket.ps")
 
 @final
 class WorkerProcess:
-    """A worker's process, and what it was taught. One that replaces it begins with nothing."""
+    """A worker's process, and the functions and inputs sent to it. A replacement process starts without any."""
 
     def __init__(self, index: int, settings: worker.Settings) -> None:
         self._handle = worker.start(index, settings)
         self.description: Final[contract.ObjectRef[worker.Description]] = self._handle.describe.remote()
         self.known: Final[dict[int, None]] = {}
-        """Functions that it knows, least recently used first."""
+        """Numbers of functions that the process knows, least recently used first."""
         self.opened: Final[set[int]] = set()
-        """Datasets and values that it has."""
+        """Numbers of datasets and values that the process has."""
 
     def learn(self, function: closures.Function) -> None:
-        """Have it know a function."""
+        """Send the process a function that it does not know."""
         if function.number not in self.known:
             self._handle.learn.remote(function.number, function.ref)
         else:
@@ -80,12 +80,12 @@ class WorkerProcess:
     def open_input(
         self, number: int, source: contract.ObjectRef[object], context: streams.InputContext, position: int
     ) -> None:
-        """Have it open a dataset, or make a value."""
+        """Let the process open a dataset, or make a value."""
         self._handle.open_input.remote(number, source, context, position)
         self.opened.add(number)
 
     def forget(self, inputs: Sequence[int]) -> None:
-        """Have it let go of datasets and values, and of functions that are too many."""
+        """Let the process drop datasets and values, and functions beyond `MAX_FUNCTIONS`."""
         forgotten = [number for number in inputs if number in self.opened]
         self.opened.difference_update(forgotten)
         too_many = list(self.known)[: max(0, len(self.known) - MAX_FUNCTIONS)]
@@ -95,20 +95,20 @@ class WorkerProcess:
             self._handle.forget.remote(too_many, forgotten)
 
     def run(self, calls: Sequence[worker.Call]) -> contract.ObjectRef[worker.Batch]:
-        """Have it run closures; return a reference to what becomes of them."""
+        """Run closures; return a reference to their outcomes."""
         ref: contract.ObjectRef[worker.Batch] = self._handle.run.remote(calls)
         return ref
 
     def has_begun(self, batch: scheduler.Batch) -> bool:
-        """Ask whether anything of a batch ran."""
+        """Ask the process whether any part of a batch ran."""
         begun: bool = api.get(self._handle.has_begun.remote(batch[0][0].sequence))
         return begun
 
     def end(self) -> None:
-        """End it now."""
+        """End the process now."""
         try:
             api.kill(self._handle)
-        except Exception:  # the session is closed, which has ended it
+        except Exception:  # a closed session has ended it already
             return
 
 
@@ -117,11 +117,10 @@ class WorkerDispatcher:
     """The thread that keeps a worker busy, and the worker's process.
 
     Args:
-        queue: Where closures come from.
-        link: The strategy's servers. Where its steps are synchronous, its gate is told whether the worker has something
-            to do.
-        index: Which worker.
-        settings: Of all workers.
+        queue: The scheduler that closures come from.
+        link: The strategy's servers. For synchronous steps, their gate learns when the worker has work.
+        index: The worker's index.
+        settings: The settings of all workers.
     """
 
     def __init__(
@@ -137,21 +136,21 @@ class WorkerDispatcher:
         if self._is_synchronous:
             queue.before_work.append(self._say_busy)
         self._is_dead = False
-        """Whether somebody has found the worker dead."""
+        """Whether another thread has found the worker dead."""
         self._contexts: dict[int, streams.InputContext] = {}
-        """What each dataset was told when it was first opened: it is told the same when a worker is replaced."""
+        """The context of each dataset at its first opening. A replacement process gets the same context."""
         self._seconds: float | None = None
-        """How long a closure takes here, about; None until one has ended."""
+        """The average seconds of a closure on this worker; None until one has ended."""
         self._process: WorkerProcess
         self._start()
         self._thread = threading.Thread(target=self._run, name=f"hocket-ps-dispatcher-{index}", daemon=True)
 
     def begin(self) -> None:
-        """Take closures, from now on."""
+        """Start to take closures."""
         self._thread.start()
 
     def describe(self) -> worker.Description:
-        """Return who its worker is; waits for one that is being replaced."""
+        """Return the identity of the worker's process; wait while the process is being replaced."""
         while True:
             process = self._process
             try:
@@ -175,12 +174,12 @@ class WorkerDispatcher:
         self._scheduler.condition.notify_all()
 
     def leave(self) -> None:
-        """End once the worker has done what it has."""
+        """Wait until the worker has finished its closures, then end it."""
         self._thread.join()
         self._process.end()
 
     def stop(self) -> None:
-        """End now; the scheduler is closed."""
+        """End the worker now; the scheduler is closed."""
         self._process.end()
         if threading.current_thread() is not self._thread and self._thread.ident is not None:
             self._thread.join()
@@ -195,14 +194,14 @@ class WorkerDispatcher:
             try:
                 if self._step():
                     return
-            except Exception as error:  # our own mistake must not let the user wait for ever
+            except Exception as error:  # an error of the dispatcher must not let the user wait for ever
                 _log.exception("The dispatcher of worker %d goes on after an error of its own", self.state.index)
                 with self._scheduler.condition:
                     for closure in self._take_sent():
                         self._scheduler.end(closure, None, error)
 
     def _step(self) -> bool:
-        """Send, or receive; return whether the dispatcher is at its end."""
+        """Send or receive a batch; return whether the dispatcher is at its end."""
         queue, state = self._scheduler, self.state
         with queue.condition:
             while not (queue.is_closed or state.is_leaving or state.sent or self._is_dead or self._has_turn()):
@@ -224,14 +223,14 @@ class WorkerDispatcher:
         return False
 
     def _has_turn(self) -> bool:
-        """Tell whether there is something for the worker. In a synchronous step each worker has a part: one that has
-        done its own lets the others have theirs first."""
+        """Tell whether the worker should take a closure. In a synchronous step each worker has one part, so a worker
+        that has done its own lets the others take theirs first."""
         queue, state = self._scheduler, self.state
         return queue.has_work(state) and (not self._is_synchronous or queue.goes_first(state))
 
     def _rest(self) -> float | None:
-        """Have synchronous steps go on without this worker, which has nothing to do, if no more can be meant for the
-        step; return after how many seconds to ask again."""
+        """Let synchronous steps go on without this worker if it has no work, and no more can come for the step; return
+        the seconds until the next look."""
         queue = self._scheduler
         left = queue.scheduled_at + IDLE_SECONDS - time.monotonic()
         if not self._is_synchronous or self._is_idle or queue.has_work(self.state):
@@ -243,13 +242,13 @@ class WorkerDispatcher:
         return None
 
     def _say_busy(self) -> None:
-        """Have synchronous steps wait for this worker: there is work, or it has some."""
+        """Let synchronous steps wait for this worker, because there is work."""
         if self._is_idle:
             self._is_idle = False
             self._link.set_idle(self.state.index, is_idle=False)
 
     def _may_take(self) -> bool:
-        """Tell whether the worker may have more than it has."""
+        """Tell whether the worker may get more closures than it has."""
         if self.state.is_leaving:
             return False
         if not self.state.sent:
@@ -257,12 +256,12 @@ class WorkerDispatcher:
         if self._seconds is None or self._seconds > _AHEAD_SECONDS or len(self.state.sent) >= DEPTH:
             return False
         if self._is_synchronous and self._scheduler.count_queued() < len(self._scheduler.workers):
-            return False  # each worker's part of a step is for itself, also if it has not ended its last one
-        return not self._scheduler.has_idle()  # who has nothing to do goes first
+            return False  # each worker's part of a step is its own, even before it ends its last one
+        return not self._scheduler.has_idle()  # workers without closures go first
 
     def _choose_size(self) -> int:
         if self._seconds is None or self._is_synchronous:
-            return 1  # in a synchronous step a second one would wait for workers that might have none
+            return 1  # in a synchronous step a second closure would wait for workers that might have none
         fair = -(-self._scheduler.count_queued() // (DEPTH * max(1, len(self._scheduler.workers))))
         return max(1, min(fair, int(BATCH_SECONDS / max(self._seconds, 1e-6)), MAX_BATCH))
 
@@ -275,7 +274,7 @@ class WorkerDispatcher:
         try:
             self._teach([closure for _, closure in batch])
             ref: contract.ObjectRef[worker.Batch] | None = self._process.run([call for call, _ in batch])
-        except exceptions.ActorError:  # dead already: the next read of the answer shows it
+        except exceptions.ActorError:  # already dead: reading the answer will show it
             ref = None
         except Exception as error:  # an argument that cannot be sent
             if len(batch) > 1:
@@ -292,8 +291,7 @@ class WorkerDispatcher:
                 self._scheduler.condition.notify_all()  # others need not let this worker go first any more
 
     def _teach(self, batch: list[closures.Closure]) -> None:
-        """Send the worker what it does not know yet of what closures need, and have it forget what is needed no
-        more."""
+        """Send the worker the functions and inputs that closures need, and let it drop those no longer needed."""
         process, state = self._process, self.state
         released = []
         while state.released:
@@ -324,7 +322,7 @@ class WorkerDispatcher:
         except exceptions.ActorError as error:
             self._replace(error)
             return
-        except Exception as error:  # the session is closed, or the arguments or the answers cannot be read
+        except Exception as error:  # the session is closed, or arguments or answers cannot be read
             self._receive_error(batch, error)
             return
         seconds = max(found.seconds, 1e-7) / len(batch)
@@ -346,9 +344,10 @@ class WorkerDispatcher:
                     queue.end(closure, value, failure)
 
     def _receive_error(self, batch: scheduler.Batch, error: Exception) -> None:
-        """A batch has no answers. If some argument could not be read in the worker, nothing of it ran, and the worker
-        says so: send each closure alone, and give up the one that it was. What may have run is never sent again: its
-        pushes would count twice."""
+        """Handle a batch that has no answers.
+
+        If the worker could not read an argument, it reports that no part of the batch ran. Then each closure is sent
+        alone, to find the faulty one. A closure that may have run is never sent again: its pushes would count twice."""
         try:
             is_safe = len(batch) > 1 and not self._scheduler.is_closed and not self._process.has_begun(batch)
         except exceptions.ActorError as death:
@@ -366,7 +365,7 @@ class WorkerDispatcher:
             self._send([(self._make_call(closure), closure)])
 
     def _take_sent(self) -> Iterator[closures.Closure]:
-        """Yield what the worker has, which it has no more."""
+        """Yield the worker's closures, and remove them from its state."""
         while self.state.sent:
             for _, closure in self.state.sent.popleft()[1]:
                 yield closure
@@ -378,7 +377,7 @@ class WorkerDispatcher:
     # -- a worker's death --
 
     def _replace(self, error: exceptions.ActorError) -> None:
-        """Start another process, and send it what was not answered."""
+        """Start another process, and send it the unanswered closures."""
         queue = self._scheduler
         with queue.condition:
             if queue.is_closed:
@@ -390,12 +389,12 @@ class WorkerDispatcher:
             first = batches[0]
             if first:
                 self._suspect(first[0][1], error)
-            # Alone, so that the next death shows which it is.
+            # Each closure of the first batch goes alone, so that the next death shows which one kills.
             batches[:1] = [[one] for one in first if one[1].function is not None]
         self._link.gate.forget(self.state.index)
         try:
             self._start()
-        except Exception as failure:  # the session is closed, or there is no room
+        except Exception as failure:  # the session is closed, or resources are short
             with queue.condition:
                 for batch in batches:
                     for _, closure in batch:
@@ -405,7 +404,7 @@ class WorkerDispatcher:
             self._send(batch)
 
     def _suspect(self, closure: closures.Closure, error: exceptions.ActorError) -> None:
-        """Count a death for a closure: a worker died when this was the first that it had not answered."""
+        """Count a death for the first closure that the dead worker had not answered."""
         closure.deaths += 1
         if closure.deaths >= MAX_DEATHS:
             failure = errors.ClosureError(
@@ -439,7 +438,7 @@ def _read(closure: closures.Closure, answer: worker.Answer, index: int) -> tuple
                 error, f"(it was raised by the dataset or value of worker {index} that {closure.name} uses)"
             )
         return None, error
-    except Exception as failure:  # a user's class may raise anything when it is read
+    except Exception as failure:  # a user's class may raise anything when it is unpickled
         unreadable = errors.ClosureError(
             f"What {closure.name} returned or raised cannot be read here: {texts.describe(failure)}"
         )
@@ -457,6 +456,6 @@ def _explain(closure: closures.Closure, error: Exception) -> Exception:
 
 
 def _unwrap(error: object) -> Exception:
-    """Return what the user's code raised, as an error that tells where."""
+    """Return what the user's code raised, as an error that shows where."""
     found: Any = error.as_instanceof_cause() if isinstance(error, exceptions.TaskError) else error
-    return found  # type: ignore[no-any-return]  # what can be sent is an Exception
+    return found  # type: ignore[no-any-return]  # only an Exception can be sent

@@ -1,9 +1,9 @@
-"""The datasets and values that workers have of their own, as the coordinator keeps them.
+"""The coordinator's side of the datasets and values that workers have for themselves.
 
-Each has a number, and a *source* that makes it in a worker (`streams`). What the user holds, an iterator or a value,
-has a holder that goes with the last copy of it; then the coordinator has the workers drop theirs. Passes over
-datasets are remembered in the order of their beginning, so that a checkpoint can say where each is, and a program that
-begins again goes on there.
+Each dataset or value has a number, and a *source* that makes it in a worker (`streams`). The user's iterator or value
+has a holder, which goes with its last copy; then the coordinator makes the workers drop their objects. The coordinator
+remembers the passes over datasets in the order in which they began. So a checkpoint can hold the position of each pass,
+and a resumed program continues from there.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from hocket.ps.stores import memory
 
 @final
 class Inputs:
-    """All datasets and values of a coordinator. Changes under the scheduler's lock, but for `released`."""
+    """All datasets and values of a coordinator. Changes under the scheduler's lock, except for `released`."""
 
     def __init__(self) -> None:
         self.sources: Final[dict[int, tuple[contract.AnyRef, memory.Memory | None]]] = {}
-        """What makes each: a reference to it, and what must be kept for it."""
+        """The source of each dataset or value: a reference to it, and memory to keep for it."""
         self.released: Final[collections.deque[int]] = collections.deque()
-        """Those that nobody holds any more. Filled at any moment, without the lock."""
+        """Numbers without a holder. Appended at any moment, without the lock."""
         self._numbers = itertools.count()
         self._passes: list[int] = []
         self._counts: dict[int, int] = {}
-        """How many items each pass over a sequence has."""
+        """Number of items of each pass over a sequence."""
         self._restored: list[Any] = []
-        """Where the passes of the run before were."""
+        """The positions of the previous run's passes."""
 
     def add(self, source: contract.ObjectRef[object], kept: memory.Memory | None = None) -> tuple[int, object]:
-        """Note what makes a dataset or a value; return its number, and what ends it when it goes."""
+        """Register the source of a dataset or a value; return its number and its holder."""
         number = next(self._numbers)
         self.sources[number] = source, kept
         holder = _Holder()
@@ -51,12 +51,12 @@ class Inputs:
     def begin_calls(
         self, source: contract.ObjectRef[streams.FromFunction], positions: Mapping[int, dict[int, int]]
     ) -> streams.PerWorkerIterator:
-        """Begin a pass over what a function returns.
+        """Begin a pass over the items that a function returns.
 
         Args:
             source: A reference to a `streams.FromFunction`.
-            positions: How many items of each pass each worker has drawn, by worker. Changed for a pass that goes on
-                from a checkpoint.
+            positions: The number of items of each pass that each worker has drawn, by worker. Changed if the pass
+                continues from a checkpoint.
         """
         restored = self._take_restored("positions")
         number, holder = self.add(source)
@@ -91,7 +91,7 @@ class Inputs:
         return streams.PerWorkerIterator(number, holder)
 
     def take_released(self) -> list[int]:
-        """Forget those that nobody holds any more; return which."""
+        """Forget the datasets and values without a holder; return their numbers."""
         taken = []
         while self.released:
             number = self.released.popleft()
@@ -102,11 +102,11 @@ class Inputs:
     def describe_passes(
         self, positions: Mapping[int, Mapping[int, int]], removed: Mapping[int, Mapping[int, int]]
     ) -> list[object]:
-        """Return where each pass is, as JSON can hold it; None for one that nobody holds any more.
+        """Return the position of each pass, as JSON allows; None for a pass without a holder.
 
         Args:
-            positions: How many items of each pass each worker has drawn in closures that ended, by worker.
-            removed: The same of workers that were removed.
+            positions: The number of items of each pass that each worker has drawn in closures that ended, by worker.
+            removed: The same numbers for removed workers.
         """
         return [self._describe(number, positions, removed) for number in self._passes]
 
@@ -117,15 +117,15 @@ class Inputs:
         living: AbstractSet[int],
         drawing: AbstractSet[int],
     ) -> bool:
-        """Tell whether what is left of a dealt dataset is not all where one worker finds it.
+        """Tell whether the remaining items of a dealt dataset are not all available to one worker.
 
-        Called while no closure draws from it.
+        Call it while no closure draws from the dataset.
 
         Args:
-            number: The dataset's.
-            positions: How many items of each dataset each worker has drawn, by worker, also those that were removed.
+            number: The dataset's number.
+            positions: The number of items of each dataset that each worker has drawn, by worker, with removed workers.
             living: The workers that run closures.
-            drawing: Those of them that have not found the dataset empty.
+            drawing: The living workers that have not found the dataset empty.
         """
         _, kept = self.sources.get(number, (None, None))
         if kept is None:
@@ -135,23 +135,23 @@ class Inputs:
         return len(holders) > 1 or not holders <= living or (not drawing and bool(deal.list_left({})))
 
     def deal_left(self, number: int, positions: Mapping[int, Mapping[int, int]]) -> None:
-        """Deal once more what is left of a dealt dataset. Called while no closure draws from it; every worker must open
-        its stream again before one does."""
+        """Deal the remaining items of a dealt dataset once more. Call it while no closure draws from the dataset; every
+        worker must open its stream again before its next closure."""
         _, kept = self.sources[number]
         assert kept is not None, "only what is dealt is dealt again"
         streams.Deal(kept.ref, self._counts[number]).deal_left(_choose(positions, number))
 
     def restore(self, passes: Sequence[object]) -> None:
-        """Have the passes that are begun from now on go on where those of `describe_passes` were."""
+        """Let the passes that begin from now on continue from the positions of `describe_passes`."""
         self._restored = list(passes)
 
     @property
     def has_begun(self) -> bool:
-        """Whether a pass was begun."""
+        """Whether any pass has begun."""
         return bool(self._passes)
 
     def close(self) -> None:
-        """Give up all memory."""
+        """Close all memory."""
         for _, kept in self.sources.values():
             if kept is not None:
                 kept.close()
@@ -171,7 +171,7 @@ class Inputs:
         return {"left": left, "count": count}
 
     def _take_restored(self, kind: str) -> Any:
-        """Return where the next pass begins; None: at its beginning."""
+        """Return the position at which the next pass begins; None: at its beginning."""
         if len(self._passes) >= len(self._restored):
             return None
         kept = self._restored[len(self._passes)]
@@ -184,11 +184,11 @@ class Inputs:
 
 
 def _choose(positions: Mapping[int, Mapping[int, int]], number: int) -> dict[int, int]:
-    """Return how many items of one pass each worker has drawn."""
+    """Return the number of items of one pass that each worker has drawn."""
     return {worker: drawn.get(number, 0) for worker, drawn in positions.items()}
 
 
 class _Holder:
-    """Goes with the last iterator or value that has it."""
+    """An object that lives as long as any copy of an iterator or value."""
 
     __slots__ = ("__weakref__",)

@@ -1,10 +1,10 @@
-"""The scheduler of closures: which of them wait, which the workers have, and what became of them.
+"""The scheduler of closures: it knows which closures wait, which the workers have, and how each ended.
 
-It starts no thread and asks no worker. The coordinator gives it closures; each worker's dispatcher
-(`hocket.ps.executor.dispatcher`) takes them from it, and says how they ended.
+It starts no thread and calls no worker. The coordinator gives it closures; each worker's dispatcher
+(`hocket.ps.executor.dispatcher`) takes closures from it, and reports their outcomes.
 
-**An error.** No further closure is sent; what was sent is waited for; what waits is cancelled. Then `join`, `done` or
-`schedule` raises all errors in one group, once, and the scheduler works on.
+**An error.** After an error no further closure is sent, running closures finish, and waiting ones are cancelled. Then
+`join`, `done` or `schedule` raises all errors in one group, once, and the scheduler works on.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _AFTER_FAILURE: Final = (
 )
 
 AT_CLOSE: Final = "the coordinator was closed, or the session has ended. What it did to variables before, it did."
-"""Why closures are cancelled at the end."""
+"""The reason in messages of closures cancelled at the end."""
 
 Batch: TypeAlias = list[tuple[worker.Call, closures.Closure]]
-"""Closures that are sent to a worker together, each with its call."""
+"""Closures that go to a worker together, each with its call."""
 
 
 _Kind: TypeAlias = tuple[frozenset[int], frozenset[int]]
@@ -40,9 +40,9 @@ _Kind: TypeAlias = tuple[frozenset[int], frozenset[int]]
 
 @final
 class SchedulerCondition(threading.Condition):
-    """The lock of a scheduler; knows how many of those who schedule closures wait for some now.
+    """The lock of a scheduler; it counts the user's threads that wait for closures.
 
-    `wait_for` is theirs, `wait` everybody's.
+    The user's threads wait with `wait_for`, other threads with `wait`.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class SchedulerCondition(threading.Condition):
 
     @contextlib.contextmanager
     def awaited(self) -> Iterator[None]:
-        """Wait in a block, with the lock held."""
+        """Count the caller as waiting for the duration of a block; the caller holds the lock."""
         self.num_awaiting += 1
         self.notify_all()
         try:
@@ -60,7 +60,7 @@ class SchedulerCondition(threading.Condition):
             self.num_awaiting -= 1
 
     def wait_for(self, predicate: Callable[[], object], timeout: float | None = None) -> Any:
-        """Wait until a predicate holds; return whether it does."""
+        """Wait until a predicate holds; return its value."""
         found = predicate()
         if found:
             return found
@@ -70,10 +70,10 @@ class SchedulerCondition(threading.Condition):
 
 @final
 class Queue:
-    """Closures that wait for a worker, in the order of scheduling; a worker without data for some passes these over.
+    """Closures that wait for a worker, in the order of scheduling. A worker skips closures that it has no data for.
 
-    There is a queue for each set of streams that closures draw from, and of workers that had too few items for them:
-    the same workers can run the closures of one queue.
+    There is a queue for each pair of a set of streams to draw from and a set of workers with too few items. The same
+    workers can run all closures of such a queue.
 
     Example:
         >>> queue = Queue()
@@ -99,11 +99,11 @@ class Queue:
         self._count += 1
 
     def has(self, worker: WorkerState) -> bool:
-        """Tell whether there is one for a worker."""
+        """Tell whether there is a closure for a worker."""
         return any(worker.fits(kind) for kind in self._queues)
 
     def pop(self, worker: WorkerState) -> closures.Closure | None:
-        """Take the first one for a worker."""
+        """Take the first closure for a worker; return None if there is none."""
         fitting = [kind for kind in self._queues if worker.fits(kind)]
         if not fitting:
             return None
@@ -116,22 +116,22 @@ class Queue:
         return closure
 
     def list_kinds(self) -> list[_Kind]:
-        """Return the streams that closures draw from, with the workers that had too few items for them."""
+        """Return the kinds of the waiting closures: their streams, and the workers that had too few items for them."""
         return list(self._queues)
 
     def remove(self, kind: _Kind) -> list[closures.Closure]:
-        """Take all of a kind."""
+        """Remove and return all closures of a kind."""
         return self._take([kind] if kind in self._queues else [])
 
     def forget_tries(self, stream: int) -> None:
-        """Have all workers try again the closures that draw from a stream."""
+        """Let all workers try the closures that draw from a stream again."""
         taken = self._take([kind for kind in self._queues if stream in kind[0]])
         for closure in taken:
             closure.tried = frozenset()
             self.put(closure)
 
     def clear(self) -> list[closures.Closure]:
-        """Take all."""
+        """Remove and return all closures."""
         return self._take(list(self._queues))
 
     def _take(self, kinds: list[_Kind]) -> list[closures.Closure]:
@@ -148,22 +148,22 @@ class WorkerState:
         self.index: Final = index
         self.is_leaving = False
         self.num_taken = 0
-        """How many closures it has had."""
+        """Number of closures that the worker has taken."""
         self.sent: Final[collections.deque[tuple[contract.ObjectRef[worker.Batch] | None, Batch]]] = collections.deque()
         """Batches that the worker has, each with a reference to its answer."""
         self.private: Final[collections.deque[closures.Closure]] = collections.deque()
         """Closures for this worker alone."""
         self.empty: Final[set[int]] = set()
-        """Streams from which the worker has drawn everything."""
+        """Streams that this worker has exhausted."""
         self.positions: Final[dict[int, int]] = {}
-        """How many items of each dataset it has drawn in closures that ended."""
+        """Number of items that the worker has drawn from each dataset in closures that ended."""
         self.released: Final[collections.deque[int]] = collections.deque()
-        """Datasets and values that it need not keep."""
+        """Datasets and values that the worker may drop."""
         self.redealt: Final[set[int]] = set()
-        """Datasets that it must open again, as what was left of them is dealt once more."""
+        """Datasets that the worker must open again, because their remaining items are dealt once more."""
 
     def fits(self, kind: _Kind) -> bool:
-        """Tell whether it may have items for closures of a kind."""
+        """Tell whether the worker may have items for closures of a kind."""
         return kind[0].isdisjoint(self.empty) and self.index not in kind[1]
 
     def list_sent(self) -> list[closures.Closure]:
@@ -171,20 +171,20 @@ class WorkerState:
         return [closure for _, batch in self.sent for _, closure in batch]
 
     def cancel_private(self, reason: str) -> None:
-        """End the closures for this worker alone, without having run them."""
+        """Cancel the closures for this worker alone."""
         while self.private:
             self.private.popleft().cancel(reason)
 
 
 @final
 class ClosureScheduler:
-    """The closures of a coordinator, of which `max_queued` may wait. All fields change under `condition`."""
+    """The closures of a coordinator; at most `max_queued` may wait. All fields change under `condition`."""
 
     def __init__(self, max_queued: int) -> None:
         self.condition: Final = SchedulerCondition()
         self.workers: Final[dict[int, WorkerState]] = {}
         self.num_workers = 0
-        """How many workers there ever were; the next one's index."""
+        """Number of workers ever started; the next worker's index."""
         self.inputs: Final = inputs.Inputs()
         self.failures: list[Exception] = []
         self.finished = 0
@@ -192,28 +192,28 @@ class ClosureScheduler:
         self.out_of_data = 0
         self.seconds = 0.0
         self.last_end = time.monotonic()
-        """When a closure ended, or the first began after none was left."""
+        """The time when a closure last ended, or when the first closure came after a time without any."""
         self.is_closed = False
         self.scheduled_at = -math.inf
-        """When the last closure was scheduled."""
+        """The time when the last closure was scheduled."""
         self.before_work: Final[list[Callable[[], None]]] = []
-        """Called, with the lock held, before there is work that was not there before."""
+        """Functions to call, with the lock held, before new work is added."""
         self._is_polled = False
         self._max_queued = max_queued
         self._queue = Queue()
         self._removed: dict[int, dict[int, int]] = {}
-        """How many items of each dataset workers drew that were removed, by worker."""
+        """Number of items that removed workers drew from each dataset, by worker."""
         self._running: set[closures.Closure] = set()
-        """Closures that workers have, or that are on their way there."""
+        """Closures that workers have, or that are on their way to a worker."""
         self._blocked: dict[int, closures.Closure] = {}
         """Closures that wait for values, by number."""
         self._ready: collections.deque[closures.Closure] = collections.deque()
-        """Those whose values are there now."""
+        """Closures whose values have become ready."""
         self._open: set[int] = set()
-        """Closures that have not ended, by number."""
+        """Numbers of the closures that have not ended."""
         self._count = 0
         self._lowest = 0
-        """No open closure has a lower number."""
+        """A bound: no open closure has a lower number."""
 
     # -- the coordinator's side --
 
@@ -239,15 +239,15 @@ class ClosureScheduler:
                     self._settle()
                 else:
                     self._blocked[closure.number] = closure
-            except BaseException:  # a Ctrl-C: nobody has the result, and nobody must wait for it
+            except BaseException:  # a Ctrl-C: the caller gets no result, so no join may wait for the closure
                 self._open.discard(closure.number)
                 raise
             self.condition.notify_all()
         return result
 
     def ask_all(self, function: closures.Function, args: tuple[Any, ...]) -> list[closures.RemoteValue]:
-        """Have each worker run something before all that waits. It is no closure of the user's: nobody waits for it but
-        who holds the results."""
+        """Run a function on each worker, before all waiting closures. These closures are private: `join` does not wait
+        for them, and only the holders of their results see errors."""
         results = []
         with self.condition:
             self.check_open()
@@ -263,7 +263,7 @@ class ClosureScheduler:
         return results
 
     def join(self, timeout: float | None) -> bool:
-        """Wait until all closures that are there now have ended; return whether they have."""
+        """Wait until all closures scheduled so far have ended; return whether they have."""
         with self.condition:
             last = self._count
             is_over = self._wait(lambda: bool(self.failures) or self._find_lowest() >= last, timeout)
@@ -271,7 +271,7 @@ class ClosureScheduler:
             return is_over
 
     def is_done(self) -> bool:
-        """Tell whether nothing is left to do."""
+        """Tell whether all closures have ended."""
         with self.condition:
             if not self._is_polled:
                 self._is_polled = True
@@ -282,16 +282,16 @@ class ClosureScheduler:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits for closures, or asks again and again whether they are done: no more come before."""
+        """Whether the program waits for closures, or polls whether they are done. Then it schedules no more for now."""
         return self._is_polled or self.condition.num_awaiting > 0
 
     def raise_failures(self, *, wait: bool) -> None:
-        """Raise what closures have raised, once no closure runs any more.
+        """Raise the errors of closures, once no closure runs any more.
 
         Args:
-            wait: Whether to wait for those that run; else nothing is raised as long as some do.
+            wait: Whether to wait for running closures; otherwise no error is raised while some run.
         """
-        while self.failures:  # while it waits, another thread may raise them
+        while self.failures:  # another thread may raise them during the wait
             self._cancel_waiting(_AFTER_FAILURE)
             if self._open:
                 if not wait:
@@ -315,24 +315,24 @@ class ClosureScheduler:
             }
 
     def count_sent(self) -> int:
-        """Return how many closures the workers have."""
+        """Return the number of closures that the workers have."""
         return sum(len(batch) for one in self.workers.values() for _, batch in one.sent)
 
     def close(self) -> None:
-        """Take no closure any more, and cancel those that wait."""
+        """Accept no more closures, and cancel those that wait."""
         with self.condition:
             self.is_closed = True
             self._cancel_waiting(AT_CLOSE)
             self.condition.notify_all()
 
     def remove_worker(self, index: int) -> None:
-        """Forget a worker that has done what it had. Called with the lock held."""
+        """Forget a worker that has finished its closures. Called with the lock held."""
         self._removed[index] = self.workers.pop(index).positions
-        self._settle()  # it may have been the last with data for some
+        self._settle()  # it may have been the last with data for some closures
         self.condition.notify_all()
 
     def describe(self) -> dict[str, Any]:
-        """Return how far it is, as JSON can hold it, for `restore`."""
+        """Return the scheduler's progress, as JSON allows, for `restore`."""
         with self.condition:
             return {
                 "finished": self.finished,
@@ -340,12 +340,12 @@ class ClosureScheduler:
             }
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Go on where another scheduler was."""
+        """Continue from the progress of another scheduler."""
         self.inputs.restore(kept["passes"])
         self.finished = int(kept["finished"])
 
     def begin_calls(self, source: contract.ObjectRef[streams.FromFunction]) -> streams.PerWorkerIterator:
-        """Begin a pass over what a function returns. See `inputs.Inputs.begin_calls`."""
+        """Begin a pass over the items that a function returns. See `inputs.Inputs.begin_calls`."""
         with self.condition:
             return self.inputs.begin_calls(source, self._list_positions())
 
@@ -355,7 +355,7 @@ class ClosureScheduler:
     # -- the dispatchers' side, under the lock --
 
     def take(self, worker: WorkerState, count: int) -> list[closures.Closure]:
-        """Return closures for a worker: its own, or else such as anybody may run."""
+        """Return closures for a worker: a private one, or else up to `count` from the queue."""
         if worker.private:
             return [worker.private.popleft()]
         if self.failures:
@@ -370,43 +370,43 @@ class ClosureScheduler:
         return taken
 
     def count_queued(self) -> int:
-        """Return how many closures could be sent."""
+        """Return the number of closures that could be sent."""
         return 0 if self.failures else len(self._queue)
 
     def has_idle(self) -> bool:
-        """Tell whether some worker has nothing to do, though there is something for it."""
+        """Tell whether some worker is idle although there is work for it."""
         return any(not one.sent and self.has_work(one) for one in self.workers.values() if not one.is_leaving)
 
     def goes_first(self, worker: WorkerState) -> bool:
-        """Tell whether no worker that has nothing to do, though there is something for it, has had fewer closures."""
+        """Tell whether no idle worker with work for it has taken fewer closures than this worker."""
         return not any(
             one.num_taken < worker.num_taken and not (one.sent or one.is_leaving) and self.has_work(one)
             for one in self.workers.values()
         )
 
     def has_work(self, worker: WorkerState) -> bool:
-        """Tell whether there is something for a worker."""
+        """Tell whether there is work for a worker."""
         return bool(worker.private) or (not self.failures and self._queue.has(worker))
 
     def end(self, closure: closures.Closure, value: Any, error: Exception | None) -> None:
-        """Note what became of a closure."""
+        """Note a closure's outcome."""
         self._note_end(closure, value, error)
         self._settle()
         self.condition.notify_all()
 
     def abandon(self, closure: closures.Closure) -> None:
-        """Cancel a closure whose worker was ended in the middle of it, as all are at the end."""
+        """Cancel a closure whose worker was ended in the middle of it, because the scheduler closes."""
         self._cancel(closure, AT_CLOSE)
         self.condition.notify_all()
 
     def return_undrawn(self, closure: closures.Closure, worker: WorkerState, stream: int, put_back: int) -> None:
-        """Have another worker run a closure, or none, as this worker's stream has too few items for it.
+        """Return a closure to the queue, because the worker's stream has too few items. Another worker may run it.
 
         Args:
-            closure: Which.
-            worker: Who had too few.
-            stream: Of what.
-            put_back: How many it has. 0: the stream is empty, for all closures.
+            closure: The closure.
+            worker: The worker with too few items.
+            stream: The number of the stream.
+            put_back: The number of items that the worker has. 0: the stream is empty for all closures.
         """
         self._running.discard(closure)
         if put_back:
@@ -421,14 +421,14 @@ class ClosureScheduler:
         self.condition.notify_all()
 
     def release_inputs(self) -> None:
-        """Have the workers let go of datasets and values that nobody holds any more."""
+        """Let the workers drop datasets and values without a holder."""
         for number in self.inputs.take_released():
             for one in self.workers.values():
                 one.released.append(number)
 
     def _end_undrawn_closures(self) -> bool:
-        """End the closures that no worker has data for, once no closure runs that may put some back; tell whether
-        others can go on for that."""
+        """End the closures that no worker has data for, once no running closure can put items back. Return whether this
+        makes other closures ready."""
         living = [one for one in self.workers.values() if not one.is_leaving]
         for kind in self._queue.list_kinds():
             drawn, _ = kind
@@ -440,8 +440,9 @@ class ClosureScheduler:
         return bool(self._ready)
 
     def _deal_left(self, drawn: frozenset[int], living: list[WorkerState]) -> bool:
-        """Have one worker draw what is left of dealt datasets, if nobody finds all of it; tell whether there was
-        something."""
+        """Give one worker the remaining items of dealt datasets that no worker can reach; return whether there were
+        any.
+        """
         positions = {**self._removed, **self._list_positions()}
         dealt = {
             stream
@@ -489,8 +490,8 @@ class ClosureScheduler:
             self._cancel_waiting(_AFTER_FAILURE)
 
     def _settle(self) -> None:
-        """Put closures into the queue whose values are there. One that cannot run for these may let others run, or
-        not."""
+        """Move closures whose values are ready into the queue. A closure that cannot run because of its values may make
+        other closures ready in turn."""
         while self._ready or self._end_undrawn_closures():
             closure = self._ready.popleft()
             if closure.function is None:  # cancelled meanwhile
@@ -500,9 +501,9 @@ class ClosureScheduler:
                 closure.fill()
             except (
                 errors.OutOfDataError
-            ):  # a value that it needs never came to be: it does not either, and this is no failure
+            ):  # a value that it needs never came to be, so the closure cannot run either; this is no failure
                 self._end_undrawn(closure)
-            except Exception as error:  # a value that it needs is an error: so is it
+            except Exception as error:  # a needed value is an error: so is this one
                 self._note_end(closure, None, error)
             else:
                 self._queue.put(closure)
@@ -526,7 +527,7 @@ class ClosureScheduler:
         return self._lowest
 
     def check_open(self) -> None:
-        """Refuse to go on when it is closed."""
+        """Raise a RuntimeError if the scheduler is closed."""
         if self.is_closed:
             raise RuntimeError(
                 "The coordinator is closed, or its session has ended. Make a new one: ps.Coordinator(strategy)."

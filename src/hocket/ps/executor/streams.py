@@ -1,20 +1,19 @@
-"""Streams and values that each worker has of its own.
+"""Streams and values that each worker has for itself.
 
-A **stream** is what one worker draws batches from. There are two kinds:
+A worker draws batches from its part of a **stream**. There are two kinds of streams:
 
-- Of a function: each worker calls it, with an `InputContext` that says which worker it is, and iterates over what it
-  returns.
-- Of a sequence (anything with ``len`` and ``[]``): its items are *dealt*. A worker takes the next one that nobody has,
-  so fast workers take more, and all together take each exactly once. Who took which is written in memory that outlives
-  them.
+- From a function: each worker calls it, with an `InputContext` that describes the worker, and iterates over the result.
+- From a sequence (any object with ``len`` and ``[]``): the items are *dealt*. A worker takes the next free item, so
+  fast workers take more, and all workers together take each item exactly once. The owner of each item is written in
+  memory that outlives the workers.
 
-Either way a stream's state is how many items its worker has drawn in closures that ended. A worker that dies is
-replaced by one of the same index, which goes on from there: the closure that was cut short draws the same items again,
-and no other item is drawn twice or left out. What a closure drew before it found no more is put back: its worker still
-has it, for closures that draw less. Dealt items that several workers have left so, or one that was removed, are dealt
-once more, to one worker, before a closure ends without data (`Deal.deal_left`).
+Either way a stream's state is the number of items that its worker has drawn in closures that ended. A dead worker's
+replacement has the same index, and continues from that number: the interrupted closure draws the same items again, and
+no other item is drawn twice or skipped. If a closure finds too few items, the items that it drew are put back: its
+worker keeps them for closures that draw less. Several workers may keep dealt items in this way, and so may a removed
+worker. Such items are dealt once more, to one worker, before a closure ends without data (`Deal.deal_left`).
 
-What the coordinator holds of a stream is an iterator. With the last one the stream ends: workers let go of it.
+The coordinator holds an iterator for each stream. When the last copy of the iterator goes, the workers drop the stream.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from hocket.ps import closure_context, foreign, remote
 from hocket.ps.stores import gate, memory, mutex
 
 ASKABLE: Final = frozenset({"list_owned", "take"})
-"""What a worker on another machine may ask the first server to do with a `Deal`."""
+"""The names in `Deal` that a worker on another machine may use, through the first server."""
 
 _FREE: Final = -1
 _DONE: Final = -2
@@ -57,7 +56,7 @@ class OutOfData(StopIteration):
 
 
 class BadInputError(Exception):
-    """Making a worker's dataset or value has raised. Never seen outside: the closure fails with the cause."""
+    """A worker's dataset or value raised while it was made. Users never see it: the closure fails with the cause."""
 
     def __init__(self, cause: BaseException) -> None:
         super().__init__(cause)
@@ -67,10 +66,11 @@ class BadInputError(Exception):
 @final
 @dataclass(frozen=True, slots=True)
 class InputContext:
-    """Which worker a dataset is for. Names are TensorFlow's; there the numbers are always 1 and 0, here they are true.
+    """The worker that a dataset is for. Names are TensorFlow's; there the numbers are always 1 and 0, here the real
+    ones.
 
     Attributes:
-        num_input_pipelines: How many workers there are.
+        num_input_pipelines: The number of workers.
         input_pipeline_id: The worker's index.
     """
 
@@ -91,17 +91,17 @@ def _plan(count: int) -> memory.Plan:
 
 
 def count_deal_bytes(count: int) -> int:
-    """Return how much memory dealing so many items takes."""
+    """Return the size of the memory for dealing `count` items."""
     return _plan(count).nbytes
 
 
 def build_deal(kept: memory.Memory, count: int, left: Sequence[int] | None = None) -> None:
-    """Begin to deal, in new memory. Called once, by who made it.
+    """Initialise a deal in new memory. The process that made the memory calls this once.
 
     Args:
         kept: The memory.
-        count: How many items there are.
-        left: Which of them are to be dealt. Default: all.
+        count: The number of items.
+        left: The items that are to be dealt. Default: all.
     """
     arrays = _plan(count).view(kept)
     mutex.build(int(arrays["mutex"].ctypes.data))
@@ -113,37 +113,37 @@ def build_deal(kept: memory.Memory, count: int, left: Sequence[int] | None = Non
 
 @final
 class Deal:
-    """The holder of each item, as one process sees it."""
+    """The owner of each item, as one process sees it."""
 
     def __init__(self, ref: memory.MemoryRef, count: int) -> None:
         arrays = _plan(count).view(memory.open_memory(ref))
         self._next = arrays["next"]
         self._owners = arrays["owners"]
-        #: How many of each worker's first items have no owner any more, as closures that ended drew them.
+        #: For each worker, how many of its first items have lost their owner, because closures that ended drew them.
         self._done = arrays["done"]
         self._count = count
-        # Nothing is half done in dealing: an item has an owner, or has none.
+        # No repair is needed after a death: an item has an owner, or has none.
         self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), "a dataset", _WAIT_SECONDS)
 
     def list_owned(self, worker: int, position: int) -> list[int]:
-        """Return what a worker has taken after its first items, of which there are `position`, in order."""
+        """Return the items that a worker has taken beyond its first `position` items, in order."""
         taken = np.flatnonzero(self._owners == worker)
         return [int(item) for item in taken[position - int(self._done[worker]) :]]
 
     def list_left(self, positions: Mapping[int, int]) -> list[int]:
-        """Return the items that nobody has drawn in a closure that ended, of which each worker has drawn so many."""
+        """Return the items that no ended closure has drawn. `positions` has the number of items drawn, by worker."""
         left = [int(item) for item in np.flatnonzero(self._owners == _FREE)]
         for worker, position in positions.items():
             left += self.list_owned(worker, position)
         return sorted(left)
 
     def deal_left(self, positions: Mapping[int, int]) -> None:
-        """Take back what workers have taken and not drawn in a closure that ended, so that it is dealt once more.
+        """Take back the items that no ended closure has drawn, and deal them once more.
 
-        Called while no closure draws; every worker must open its stream again before the next one does.
+        Call it while no closure draws. Every worker must open its stream again before its next closure.
 
         Args:
-            positions: How many items each worker has drawn in closures that ended, by worker.
+            positions: The number of items that each worker has drawn in closures that ended, by worker.
         """
         with self._mutex:
             left = self.list_left(positions)
@@ -154,10 +154,10 @@ class Deal:
             self._next[0] = 0
 
     def take(self, worker: int) -> int | None:
-        """Give a worker the next item; None if there is none."""
+        """Give a worker the next item; return None if there is none left."""
         with self._mutex:
             item = int(self._next[0])
-            while item < self._count and self._owners[item] != _FREE:  # its taker died before it could count it
+            while item < self._count and self._owners[item] != _FREE:  # its taker died before counting it
                 item += 1
             if item >= self._count:
                 return None
@@ -171,14 +171,14 @@ class Deal:
 
 @final
 class FromFunction:
-    """Makes a worker's stream by calling a function, with an `InputContext` if it takes one."""
+    """A source of workers' streams that calls a function, with an `InputContext` if it takes one."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._takes_context = _takes_argument(function)
 
     def open(self, context: InputContext, position: int) -> Iterator[Any]:
-        """Return the items from a position on."""
+        """Return an iterator over the items from a position on."""
         source = self._function(context) if self._takes_context else self._function()
         return itertools.islice(iter(source), position, None)
 
@@ -195,13 +195,13 @@ def _takes_argument(function: Callable[..., object]) -> bool:
 
 @final
 class FromSequence:
-    """Makes a worker's stream by dealing the items of a sequence.
+    """A source of workers' streams that deals the items of a sequence.
 
     Args:
-        items: The sequence; a reference to it.
-        count: How many items it has.
-        ref: The memory that says who has which.
-        handle: Who reaches that memory for workers on other machines.
+        items: A reference to the sequence.
+        count: The number of its items.
+        ref: The memory with the owner of each item.
+        handle: The actor through which workers on other machines reach that memory.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class FromSequence:
         self._handle = handle
 
     def open(self, context: InputContext, position: int) -> Iterator[Any]:
-        """Return the items from a position on."""
+        """Return an iterator over the items from a position on."""
         items = api.get(self._items)
         worker = context.input_pipeline_id
         if memory.is_reachable(self._ref):
@@ -232,7 +232,7 @@ class FromSequence:
 
 @final
 class WorkerStream:
-    """One worker's stream: what it still has, after so many items were drawn before."""
+    """One worker's stream: the items that remain after the first `position` items."""
 
     def __init__(self, number: int, items: Iterator[Any], position: int) -> None:
         self._number = number
@@ -252,21 +252,21 @@ class WorkerStream:
 
     @property
     def num_drawn(self) -> int:
-        """How many items the closure has drawn."""
+        """Number of items that the current closure has drawn."""
         return len(self._drawn)
 
     def begin(self) -> None:
-        """A closure begins."""
+        """Note that a closure begins."""
         self._drawn = []
 
     def put_back(self) -> None:
-        """Put back what the closure has drawn, as it does not count."""
+        """Put back the items that the closure has drawn, because it does not count."""
         self.position -= len(self._drawn)
         self._items = itertools.chain(self._drawn, self._items)
         self._drawn = []
 
 
-# --- what a closure holds --------------------------------------------------------------------------------------------
+# --- in a closure ----------------------------------------------------------------------------------------------------
 
 
 _collecting = threading.local()
@@ -274,7 +274,7 @@ _collecting = threading.local()
 
 @contextlib.contextmanager
 def collected() -> Iterator[list[object]]:
-    """Note the per-worker iterators and values that this thread pickles."""
+    """Collect the per-worker iterators and values that this thread pickles."""
     found: list[Any] = []
     _collecting.found = found
     try:
@@ -285,11 +285,11 @@ def collected() -> Iterator[list[object]]:
 
 @dataclass(frozen=True, slots=True)
 class PerWorker:
-    """A placeholder in the coordinator, and in closures, for something of which each worker has its own."""
+    """A placeholder, in the coordinator and in closures, for an object that differs in each worker."""
 
     number: int
     holder: object = field(default=None, repr=False, compare=False)
-    """In the coordinator: what ends it when it goes."""
+    """In the coordinator: an object whose end releases the workers' objects."""
 
     def __reduce__(self) -> tuple[object, ...]:
         found = getattr(_collecting, "found", None)
@@ -298,7 +298,7 @@ class PerWorker:
         return type(self), (self.number,)
 
     def _find(self, context: closure_context.ClosureContext) -> Any:
-        """Return the worker's own."""
+        """Return the calling worker's own object."""
         if self.number in context.failures:
             raise BadInputError(context.failures[self.number])
         if self.number not in context.values:
@@ -335,25 +335,25 @@ class PerWorkerIterator(PerWorker):
 
 @final
 class PerWorkerValue(PerWorker):
-    """A value of which each worker has its own.
+    """A value that differs in each worker.
 
-    Given as an argument, the worker's own is put in its place. Made by ``Coordinator.per_worker``.
+    As an argument of a closure, it is replaced with the worker's own value. Made by ``Coordinator.per_worker``.
     """
 
     __slots__ = ()
 
     @property
     def value(self) -> Any:
-        """The calling worker's own."""
+        """The calling worker's own value."""
         foreign.refuse_in_graph("PerWorkerValue.value", "is the worker's own")
         return self._find(closure_context.get_context("PerWorkerValue.value"))
 
 
 @final
 class PerWorkerDataset:
-    """A dataset of which each worker reads its part.
+    """A dataset of which each worker reads a part.
 
-    Made by ``Coordinator.create_per_worker_dataset``; give ``iter`` of it to closures.
+    Made by ``Coordinator.create_per_worker_dataset``; closures take ``iter`` of it.
     """
 
     def __init__(self, begin: Callable[[], PerWorkerIterator]) -> None:
@@ -366,7 +366,7 @@ class PerWorkerDataset:
         )
 
     def __iter__(self) -> PerWorkerIterator:
-        """Begin a pass over the data."""
+        """Begin a pass over the dataset."""
         if closure_context.get_optional_context() is not None:
             raise RuntimeError(
                 "iter(per_worker_dataset) was called in a closure. Call it in the coordinator, and give the iterator "

@@ -1,4 +1,4 @@
-"""The process that runs closures."""
+"""The worker: the process that runs closures."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from hocket.ps import closure_context
 from hocket.ps.executor import closures, streams
 
 VALUE, ERROR, OUT_OF_DATA, BAD_INPUT = range(4)
-"""What an `Answer` is."""
+"""The kinds of an `Answer`."""
 
 MAX_BEGUN = 16
-"""How many batches a worker remembers to have begun. It has two at a time, and is asked before it gets another."""
+"""Number of begun batches that a worker remembers. It has two at a time, and the coordinator asks about one before
+it sends the next."""
 
 
 @final
@@ -31,22 +32,22 @@ class Settings:
     """The settings of all workers of a coordinator."""
 
     options: Mapping[str, Any]
-    """What a worker's actor holds."""
+    """The options of a worker's actor, such as its resources."""
     first_sequence: int
-    """Above which number each worker's closures are counted, so that no number comes twice with these servers."""
+    """The number below each worker's first closure, chosen so that no number repeats with these servers."""
     is_watched: bool
-    """Whether a worker can be asked for its stacks."""
+    """Whether the coordinator may read the worker's stacks."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A closure, as it is sent to a worker."""
+    """A closure, in the form sent to a worker."""
 
     sequence: int
-    """Which of the worker's closures it is."""
+    """The number of the closure among the worker's closures."""
     function: int
-    """Which of the functions that it knows."""
+    """The number of the function, which the worker knows."""
     args: tuple[Any, ...]
     kwargs: Mapping[str, object]
 
@@ -58,11 +59,11 @@ class Answer:
 
     kind: int
     value: Any
-    """The result, see `read_value`; the error, encoded; or the stream that is empty."""
+    """The result, see `read_value`; or the encoded error; or the number of the exhausted stream."""
     pushes: int = 0
-    """How many pushes it made."""
+    """Number of pushes that the closure made."""
     put_back: int = 0
-    """How many items it drew from the stream before that was empty, which the worker still has."""
+    """Number of items that the closure drew from the exhausted stream, and that the worker keeps for later closures."""
 
 
 @final
@@ -72,15 +73,15 @@ class Batch:
 
     answers: list[Answer]
     positions: dict[int, int] = field(default_factory=dict)
-    """How many items of each stream the worker has drawn."""
+    """Number of items that the worker has drawn from each stream."""
     seconds: float = 0.0
-    """How long they took."""
+    """The seconds that the closures took together."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A result that had to be encoded to find out whether it can travel."""
+    """A result that was encoded to find out whether it can be sent."""
 
     data: bytes
 
@@ -93,12 +94,12 @@ class Description:
     pid: int
     host: str
     probe: stacks.StackProbe | None
-    """Where to ask it for its stacks; None if it was not told to keep such a place."""
+    """The place to read the worker's stacks from; None if it has none."""
 
 
 @final
 class Worker:
-    """Runs closures, one after the other; an actor. One that replaces another has its index."""
+    """An actor that runs closures, one after the other. A replacement has the index of the worker that it replaces."""
 
     def __init__(self, index: int, driver: int, is_watched: bool) -> None:
         self._context = closure_context.ClosureContext(index)
@@ -111,15 +112,15 @@ class Worker:
             self._probe = stacks.open_probe()
 
     def describe(self) -> Description:
-        """Return who it is."""
+        """Return the worker's identity."""
         return Description(os.getpid(), segment.identify_host(), self._probe)
 
     def learn(self, number: int, function: Callable[..., object]) -> None:
-        """Know a function by number."""
+        """Keep a function under its number."""
         self._functions[number] = function
 
     def forget(self, functions: Sequence[int], inputs: Sequence[int]) -> None:
-        """Let go of functions, and of datasets and values."""
+        """Drop functions, and datasets and values."""
         for number in functions:
             self._functions.pop(number, None)
         for number in inputs:
@@ -131,10 +132,10 @@ class Worker:
         """Open a dataset, or make a value. An error is kept for the closures that use it.
 
         Args:
-            number: What closures call it.
-            source: What makes it.
-            context: Which part of a dataset.
-            position: How many items of it were drawn by the worker that this one replaces.
+            number: The number of the dataset or value in closures.
+            source: Makes the dataset or value.
+            context: The worker's part of the dataset.
+            position: The number of items that the worker's predecessor drew.
         """
         try:
             with closure_context.entered(self._context):
@@ -150,13 +151,12 @@ class Worker:
             self._context.failures[number] = error
 
     def has_begun(self, sequence: int) -> bool:
-        """Tell whether the batch whose first closure has this number was begun, one of the last `MAX_BEGUN`. One whose
-        arguments could not be read was not: nothing of it ran."""
+        """Tell whether a batch began; `sequence` is the number of its first closure. Only the last `MAX_BEGUN` batches
+        are known. A batch whose arguments could not be read did not begin."""
         return sequence in self._begun
 
     def run(self, calls: Sequence[Call]) -> Batch:
-        """Run closures. The outcome of each is its own, whatever it raises; `hocket.exit_actor` alone ends the
-        worker."""
+        """Run closures. No error of one closure affects the others; only `hocket.exit_actor` ends the worker."""
         self._begun.append(calls[0].sequence)
         begun = time.perf_counter()
         with closure_context.entered(self._context):
@@ -178,7 +178,7 @@ class Worker:
             return Answer(BAD_INPUT, _encode(function, error.cause), here.turn)
         except exceptions.ActorExit:
             raise
-        except BaseException as error:  # none of them ends the worker, or is another closure's
+        except BaseException as error:  # no error may end the worker, or affect another closure
             empty = _find_out_of_data(error)
             if empty is None:
                 return Answer(ERROR, _encode(function, error), here.turn)
@@ -192,19 +192,19 @@ class Worker:
             here.leave()
 
     def _fill(self, structure: object) -> Any:
-        """Put this worker's own in the place of per-worker values."""
+        """Replace per-worker values with this worker's own."""
         return closures.map_instances(structure, streams.PerWorkerValue, lambda one: one.value)
 
 
 def _find_out_of_data(error: BaseException) -> streams.OutOfData | None:
-    """Return what a worker without data has raised, if this is it: a generator makes a RuntimeError of it."""
+    """Return the `OutOfData` error, if `error` is one. A generator wraps it in a RuntimeError."""
     found = error.__cause__ if type(error) is RuntimeError else error
     is_it = issubclass(type(found), streams.OutOfData)
     return found if is_it else None  # type: ignore[return-value]  # mypy does not look at classes
 
 
 def _prepare(function: Callable[..., object], value: object) -> object:
-    """Return a result as it can travel with others, without one that cannot taking them along."""
+    """Encode a result for sending, so that one bad result in a batch does not spoil the others."""
     if values.is_simple(value):
         return value
     encoded = values.encode(value, f"the return value of {_name(function)}")
@@ -214,7 +214,7 @@ def _prepare(function: Callable[..., object], value: object) -> object:
 
 
 def read_value(value: object) -> object:
-    """Return a result that has travelled."""
+    """Decode a result that was sent."""
     if isinstance(value, Encoded):
         data, buffers = pickle.loads(value.data)
         return values.decode(data, buffers)

@@ -1,4 +1,4 @@
-"""The workers of a coordinator: started, added, removed and ended, each with its dispatcher."""
+"""Starts, adds, removes and ends the workers of a coordinator, each with its dispatcher."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Workers:
     def __init__(self, queue: scheduler.ClosureScheduler, link: links.Link, settings: worker.Settings) -> None:
         self.scheduler: Final = queue
         self.dispatchers: Final[dict[int, dispatcher.WorkerDispatcher]] = {}
-        """By worker. Changes under the scheduler's lock."""
+        """The dispatchers by worker. Changes under the scheduler's lock."""
         self.helpers: Final[list[threading.Thread]] = []
         """Threads that end when the scheduler is closed."""
         self._link = link
@@ -61,12 +61,12 @@ class Workers:
         return index
 
     def remove(self, index: int) -> None:
-        """End a worker, after it has done what it has.
+        """End a worker, after it has finished its closures.
 
         Raises:
             ValueError: There is no such worker, or it is the last.
         """
-        with self.scheduler.condition:  # of two threads that remove the last two workers, one is refused
+        with self.scheduler.condition:  # if two threads remove the last two workers, one is refused
             living = sorted(number for number, one in self.scheduler.workers.items() if not one.is_leaving)
             if index not in living:
                 raise ValueError(f"There is no worker {index}; there are {living}.")
@@ -83,7 +83,7 @@ class Workers:
             self._tell_gate()
 
     def close(self) -> None:
-        """End all workers and the threads that keep them busy. What has not ended is cancelled."""
+        """End all workers and their dispatchers' threads. Unfinished closures are cancelled."""
         queue = self.scheduler
         queue.close()
         for one in list(self.dispatchers.values()):
@@ -102,7 +102,7 @@ class Workers:
 
 
 def check_watchdog(seconds: float | None) -> None:
-    """Raise if nobody can wait so long for a closure to end."""
+    """Raise a ValueError unless a watchdog can wait this many seconds."""
     if seconds is not None and not seconds > 0:
         raise ValueError(
             f"watchdog_s must be more than 0 seconds, but received {seconds!r}. Leave it out for no watchdog."
@@ -110,8 +110,9 @@ def check_watchdog(seconds: float | None) -> None:
 
 
 def start_watchdog(watched: Workers, seconds: float) -> None:
-    """Write all stacks to stderr when no closure has ended for so many seconds, while some run; until the scheduler is
-    closed."""
+    """Start a thread that writes all stacks to stderr if no closure ends for `seconds` seconds while some run.
+
+    The thread ends when the scheduler closes."""
     thread = threading.Thread(target=_watch, args=(watched, seconds), name="hocket-ps-watchdog", daemon=True)
     watched.helpers.append(thread)
     thread.start()

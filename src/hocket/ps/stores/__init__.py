@@ -1,6 +1,6 @@
-"""The memory of a server: shards of variables that all processes of a machine read and write, and the gate before them.
+"""The memory of a server: shards of variables that all processes of a machine read and write, behind a gate.
 
-`store` is the theory and the journal, `dense` and `rows` hold the numbers, `memory` and `memory_owners` the pages.
-`mutex` is a lock that survives its owner, and `gate` bounds how far workers run ahead of each other. A step arrives as
-`records` and `slices`; `gradient_accumulator` keeps it until all workers have brought theirs.
+`store` has the transactions and their journal. `dense` and `rows` hold the numbers, and `memory` and `memory_owners`
+the shared memory. `mutex` is a lock that survives its owner. `gate` bounds how far workers run ahead of each other. A
+push arrives as `records` and `slices`. `gradient_accumulator` keeps gradients until a synchronous step is full.
 """

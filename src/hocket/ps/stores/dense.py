@@ -1,15 +1,15 @@
-"""A dense variable's shard in memory: two copies, of which one is current.
+"""A dense variable's shard in memory: two copies; one of them is current.
 
-An update reads the current copy and writes the other; then one word makes that one current. So
+An update reads the current copy and writes the other one; then a change of one word makes the other copy current. So
 
-- who reads never waits, and never sees half an update: it copies the current one, and looks whether a writer has come
-  round to it meanwhile;
-- a writer that is killed leaves the current copy as it was, and whoever comes next simply writes the other one again.
+- a reader never waits, and never sees half an update: it copies the current copy, then checks that no writer has
+  reached that copy meanwhile;
+- a writer that is killed leaves the current copy unchanged, and the next writer overwrites the other copy.
 
-It costs twice the memory of the value and of the optimizer's slots, and no pass over them more than changing them in
-place would. Tables, which are large, are kept in another way (`rows`).
+The scheme doubles the memory of the value and of the optimizer's slots. It needs no more passes over memory than a
+change in place. Tables, which are large, use another scheme (`rows`).
 
-All but reading happens under the server's mutex (`store`).
+All operations except reading happen under the server's mutex (`store`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from hocket.ps.stores import memory, records
 from hocket.ps.stores.memory import Array
 
 BEGUN, DONE = 0, 1
-"""Words of the header: how many updates were begun, and how many are done. The copy ``DONE & 1`` is the current one."""
+"""Words of the header: the number of updates begun, and of updates done. The copy ``DONE & 1`` is the current one."""
 
 _TRIES: Final = 8
-"""How often a reader copies before it asks the writers to wait. A guess: two whole updates must fall into one copying
-for a try to fail."""
+"""Number of copies that a reader tries before it takes the mutex. A guess: two whole updates in one copy fail a try."""
 
 SCATTERS: Final[dict[str, Callable[[Array, Array, Array], None]]] = {
     "add": np.add.at,
@@ -40,11 +39,11 @@ SCATTERS: Final[dict[str, Callable[[Array, Array, Array], None]]] = {
     "max": np.maximum.at,
     "update": lambda target, ids, values: target.__setitem__(ids, values),
 }
-"""What ``scatter_*`` does with rows that are named more than once: all of them count; of ``update`` the last."""
+"""The functions of ``scatter_*``. If a row is named more than once, all its values count; for ``update`` the last."""
 
 
 def plan(shape: tuple[int, ...], dtype: str, num_slots: int) -> memory.Plan:
-    """Lay out a shard."""
+    """Return the layout of a shard's memory."""
     count = int(np.prod(shape, dtype=np.int64))
     layout = memory.Plan()
     layout.add("header", (8,), np.int64)
@@ -58,7 +57,7 @@ def plan(shape: tuple[int, ...], dtype: str, num_slots: int) -> memory.Plan:
 
 @final
 class DenseShard:
-    """A shard, as this process sees it."""
+    """A dense shard, as this process sees it."""
 
     def __init__(self, spec: records.DenseSpec, kept: memory.Memory) -> None:
         self.spec: Final = spec
@@ -72,25 +71,27 @@ class DenseShard:
     # -- reading, without the mutex --
 
     def read(self, out: Array | None = None) -> Array | None:
-        """Return a copy of the value, whole; None if writers were in the way each time: then try again under the mutex.
+        """Return a consistent copy of the value; None if writers spoiled every try: then try again under the mutex.
 
         Args:
-            out: Where to put it; contiguous, of the shard's shape and dtype. Default: a new array.
+            out: Receives the copy; contiguous, of the shard's shape and dtype. Default: a new array.
         """
         result = np.empty(self.spec.shape, self.spec.dtype) if out is None else out
         flat = result.reshape(-1)
         header = self._header
         for _ in range(_TRIES):
             done = int(header[DONE])
+            # The fences keep the copying between the two reads of the header.
             futex.fence()
             np.copyto(flat, self._values[done & 1])
             futex.fence()
+            # Only the second update after `done` overwrites the copy that was read.
             if header[BEGUN] - done <= 1:
                 return result
         return None
 
     def read_rows(self, ids: Array, out: Array | None = None) -> Array | None:
-        """Return copies of rows, all of one moment; None as `read`."""
+        """Return copies of rows, all of one moment; None under the same condition as `read`."""
         header = self._header
         for _ in range(_TRIES):
             done = int(header[DONE])
@@ -102,7 +103,7 @@ class DenseShard:
         return None
 
     def export(self) -> dict[str, Any]:
-        """Return copies of the value and the optimizer's slots, and its step. Called under the mutex."""
+        """Return copies of the value and the optimizer's slots, and the optimizer's step. Called under the mutex."""
         done = int(self._header[DONE])
         return {
             "value": self._values[done & 1].reshape(self.spec.shape).copy(),
@@ -113,7 +114,7 @@ class DenseShard:
     # -- updating, under the mutex --
 
     def prepare(self, operation: records.Operation) -> None:
-        """Write what the value will be beside what it is."""
+        """Write the new value into the copy that is not current."""
         done = int(self._header[DONE])
         self._header[BEGUN] = done + 1
         futex.fence()
@@ -148,19 +149,19 @@ class DenseShard:
             scatter(spare.reshape(self.spec.shape), operation.ids, operation.value)
 
     def commit(self) -> None:
-        """Make what was prepared current. Doing it twice does no harm."""
+        """Make the prepared copy current. A second call does no harm."""
         futex.fence()
         self._header[DONE] = self._header[BEGUN]
 
     def undo(self) -> None:
-        """Forget what was prepared. Doing it twice does no harm."""
+        """Discard the prepared copy. A second call does no harm."""
         self._header[BEGUN] = self._header[DONE]
 
     def mend(self) -> None:
-        """Nothing is ever broken here but what `undo` forgets."""
+        """Repair nothing: a dead writer leaves nothing broken here beyond what `undo` discards."""
 
     def build(self, value: Any) -> None:
-        """Set the value that it begins with. Called once, by who made the memory."""
+        """Set the initial value. The process that made the memory calls this once."""
         np.copyto(self._values[0].reshape(self.spec.shape), value)
         if self.spec.optimizer is not None:
             for name, slot in zip(self.spec.slots, self._slots[0], strict=True):
@@ -170,20 +171,20 @@ class DenseShard:
 
 
 def is_finite(gradient: Array) -> bool:
-    """Tell whether a gradient has neither NaN nor infinity, in one pass that only reads. False also where its square is
-    infinite."""
+    """Tell whether a gradient has neither NaN nor infinity, in one pass that only reads. Also False if the sum of its
+    squares overflows."""
     flat = gradient.reshape(-1)
     with np.errstate(all="ignore"):
         return bool(np.isfinite(np.dot(flat, flat)))
 
 
 def check_finite(name: str, gradient: Array) -> None:
-    """Refuse a gradient with NaN or infinity."""
+    """Raise `NonFiniteGradientError` if a gradient holds NaN or infinity."""
     if is_finite(gradient):
         return
     bad = ~np.isfinite(gradient)
     if not bad.any():
-        return  # so large that its square is infinite, and yet a number
+        return  # finite, but the sum of squares overflowed
     place = tuple(int(index) for index in np.argwhere(bad)[0])
     raise errors.NonFiniteGradientError(
         f"The gradient of `{name}` has {int(bad.sum())} of {gradient.size} values that are NaN or infinite; the first "

@@ -1,27 +1,27 @@
-"""The gate that pulls and pushes go through: it bounds how far workers run ahead of each other.
+"""The gate for pulls and pushes: it bounds how far workers run ahead of each other.
 
-A worker *enters* when it pulls, which notes the version that it reads, and *leaves* when its push was applied, which
-counts the version. A push's **staleness** is how many other pushes were applied between the two. It is counted for each
-push; with a bound it is never more than `max_staleness`.
+A worker *enters* when it pulls; the gate notes the version that it reads. The worker *leaves* when its push was
+applied; the gate then increments the version. A push's **staleness** is the number of other pushes applied between the
+two. The gate counts the staleness of each push. With a bound, it never exceeds `max_staleness`.
 
-To hold the bound without ever getting stuck is a matter of deadlines. A worker that read version v must be applied when
-at most ``v + max_staleness`` pushes were; call that its deadline. The gate admits a pull, and grants a push, only if
-all others can still make theirs, one after the other in the order of deadlines (Jackson's rule: if any order keeps all
-deadlines, that one does). The worker with the earliest deadline can always be granted, so somebody always can go on.
-With ``max_staleness=0`` one worker at a time is inside.
+Deadlines keep the bound without deadlock. A worker that read version v must be applied while at most
+``v + max_staleness`` pushes were: that is its deadline. The gate admits a pull, and grants a push, only if all other
+workers can still meet their deadlines, one after the other in the order of deadlines (Jackson's rule: if any order
+meets all deadlines, that order does). The worker with the earliest deadline can always be granted, so some worker can
+always go on. With ``max_staleness=0`` one worker at a time is inside.
 
-This bounds what the stale synchronous parallel model bounds (Ho et al., "More Effective Distributed ML via a Stale
-Synchronous Parallel Parameter Server", 2013), counted in pushes instead of in each worker's clock: what a gradient
-misses, whoever computed it.
+The bound is that of the stale synchronous parallel model (Ho et al., "More Effective Distributed ML via a Stale
+Synchronous Parallel Parameter Server", 2013), counted in pushes instead of in each worker's clock: the number of pushes
+that a gradient misses, from any worker.
 
-**Synchronous steps** are another way: all workers compute from the same version, and the mean of their gradients is
+**Synchronous steps** are the alternative: all workers compute from the same version, and the mean of their gradients is
 applied. A step takes the first N of M gradients, so that M - N backup workers may be slow (Chen, Pan, Monga, Bengio and
-Jozefowicz, "Revisiting Distributed Synchronous SGD", 2016); a gradient that comes later is dropped, and counted.
-Whoever brings the last one that a step needs closes it; if that worker dies before it could, the next who waits does.
+Jozefowicz, "Revisiting Distributed Synchronous SGD", 2016); the gate drops and counts later gradients. The worker that
+brings the last gradient of a step closes the step; if that worker dies first, the next waiting worker closes it.
 
-The state is a memory of its own with a robust mutex. A worker that dies inside is forgotten by the coordinator. What
-must change together (that a push is counted, in the version, the histogram and the log) is first written to a journal:
-if a worker dies in the middle, the next who takes the mutex finishes the change.
+The state lies in memory of its own, under a robust mutex. The coordinator removes a worker that died inside. Numbers
+that must change together (the version, the histogram and the log of one push) are first written to a journal: if a
+worker dies in the middle, the next process that takes the mutex finishes the change.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ ASKABLE: Final = frozenset(
         *("get_histogram", "get_log"),
     }
 )
-"""What a process on another machine may ask the first server to do with the `Gate`."""
+"""The names in `Gate` that a process on another machine may use, through the first server."""
 
 MAX_WORKERS: Final = 1024
 
 _NO_WORKER: Final = MAX_WORKERS + 1
-"""Who closes a step if that is the coordinator."""
+"""The closer of a step, if the coordinator closes it."""
 
 UNBOUNDED: Final = -1
 
@@ -70,29 +70,29 @@ _OUTSIDE: Final = -1
 _MUST_CLOSE: Final = -2
 
 WAITS, CLOSES, COMES_LATE = range(3)
-"""What becomes of a worker that has brought its gradient to a synchronous step."""
+"""The outcomes for a worker that has brought its gradient to a synchronous step."""
 
 _HISTOGRAM: Final = 1024
-"""Stalenesses counted one by one; the last counts all beyond."""
+"""Number of counters in the histogram, one for each staleness; the last counts all larger ones."""
 
 LOG_ROWS: Final = 1 << 22
-"""How many pushes the log holds; the newest. 32 bytes each, that cost what is used."""
+"""Number of pushes in the log, which keeps the newest. Each takes 32 bytes; the unused part takes no memory."""
 
 VERSION, BOUND, HIGHEST, LOGGED, IS_LOGGING, NEEDED, CLOSER, LATE, SKIPPED, WORKERS, PENDING = range(11)
-"""Words: pushes or steps applied; the bound; one more than the highest worker seen; pushes logged; whether they are;
-how many gradients a synchronous step needs (0: steps are not synchronous); who closes the step, one more than its
-number (0: nobody); gradients that came too late; pushes skipped because of NaN; how many workers there are; how many
-words the journal is about to change."""
+"""Words: pushes or steps applied; the bound; one more than the highest worker seen; pushes logged; whether pushes are
+logged; gradients that a synchronous step needs (0: steps are not synchronous); the worker that closes the step, plus
+one (0: none); gradients that came too late; pushes skipped because of NaN; number of workers; number of changes pending
+in the journal."""
 
 _HOLD_SECONDS: Final = 0.001
-"""How long who holds the gate sleeps between two looks. Pushes take a millisecond or so, and do not ring when there is
-no bound."""
+"""Seconds that a process sleeps between two attempts to hold the gate. A push takes a millisecond or so, and does not
+ring the bell when there is no bound."""
 
 _SLICE_SECONDS: Final = 0.5
-"""How long a sleep lasts at most: a waiter looks again even if nobody wakes it. A guess."""
+"""Seconds that a sleep lasts at most: a waiter looks again even if no other process wakes it. A guess."""
 
 Change = tuple[int, int]
-"""Which of the gate's numbers changes, and what it becomes."""
+"""The place of one of the gate's numbers, and its new value."""
 
 
 def _plan() -> memory.Plan:
@@ -112,7 +112,7 @@ def _plan() -> memory.Plan:
 
 
 def build(kept: memory.Memory, settings: Settings) -> None:
-    """Begin a gate in new memory. Called once, by who made it."""
+    """Initialise a gate in new memory. The process that made the memory calls this once."""
     arrays = _plan().view(kept)
     mutex.build(int(arrays["mutex"].ctypes.data))
     arrays["words"][BOUND] = UNBOUNDED if settings.max_staleness is None else settings.max_staleness
@@ -125,33 +125,33 @@ def build(kept: memory.Memory, settings: Settings) -> None:
 
 
 def count_bytes() -> int:
-    """Return how much memory a gate takes; most of it is never touched."""
+    """Return the size of a gate's memory; most of it is never touched."""
     return _plan().nbytes
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of a gate, from its beginning."""
+    """The initial settings of a gate."""
 
     max_staleness: int | None
     needed: int
-    """How many gradients a synchronous step needs. 0: there are no such steps."""
+    """Number of gradients that a synchronous step needs. 0: no synchronous steps."""
     is_logging: bool
     num_workers: int
 
 
 @final
 class Journal:
-    """Changes of numbers in shared memory that are done all or none, whenever their process is killed.
+    """Atomic changes of several numbers in shared memory: all or none, even if their process is killed.
 
     A change is first written down, then counted, then done. Its places and values are absolute, so it can be done
-    again: the next process that gets the lock of a dead one finishes what that had counted. The caller holds the lock.
+    again: the next process that gets a dead process's lock finishes the counted changes. The caller holds the lock.
 
     Args:
-        numbers: All that can be changed, and the journal itself: whole numbers of 64 bits.
-        begin: Where among them the journal begins; it takes two for each change.
-        pending: Which of them counts the changes that are to be done.
+        numbers: All numbers that can change, and the journal itself: 64-bit integers.
+        begin: The index in `numbers` where the journal begins; each change takes two numbers.
+        pending: The index of the number that counts the pending changes.
     """
 
     def __init__(self, numbers: memoryview[int], begin: int, pending: int) -> None:
@@ -167,7 +167,7 @@ class Journal:
         self.finish()
 
     def finish(self) -> None:
-        """Do what was counted. Done again it changes nothing."""
+        """Do the pending changes. A second call changes nothing."""
         numbers, begin, pending = self._numbers, self._begin, self._pending
         for at in range(begin, begin + 2 * numbers[pending], 2):
             numbers[numbers[at]] = numbers[at + 1]
@@ -176,7 +176,7 @@ class Journal:
 
 @final
 class Gate:
-    """The gate, as one process sees it. A pull or a push waits `timeout_s` seconds.
+    """The gate, as one process sees it. A pull or a push waits at most `timeout_s` seconds.
 
     Raises:
         OSError: This process does not share memory with the gate's owner.
@@ -191,8 +191,8 @@ class Gate:
         self._readings = arrays["readings"]
         self._is_granted = arrays["is_granted"].view(np.bool_)
         self._is_idle = arrays["is_idle"].view(np.bool_)
-        self._arrivals = arrays["arrivals"]  # of each worker: the step whose gradient it has brought
-        self._accepted = arrays["accepted"]  # of each worker: the ticket of its last gradient, closure and turn
+        self._arrivals = arrays["arrivals"]  # by worker: the step whose gradient the worker has brought
+        self._accepted = arrays["accepted"]  # by worker: the ticket of its last gradient: closure and turn
         self._histogram = arrays["histogram"]
         self._log = arrays["log"]
         self._timeout_s = timeout_s
@@ -207,23 +207,23 @@ class Gate:
 
     @property
     def version(self) -> int:
-        """How many pushes have left."""
+        """Number of pushes that have left."""
         return int(self._words[VERSION])
 
     # -- synchronous steps --
 
     def get_round(self, worker: int, closure: int, turn: int) -> int:
-        """Return the step that a worker's gradient is for; -1 if it is for none: the worker has not pulled since its
-        last gradient, or this one was counted before. See `leave` for the arguments."""
+        """Return the step that a worker's gradient is for. -1: the gradient is for no step, because the worker has not
+        pulled since its last gradient, or this gradient was counted before. See `leave` for the arguments."""
         is_repeated = (closure, turn) <= (int(self._accepted[worker, 0]), int(self._accepted[worker, 1]))
         return _OUTSIDE if is_repeated else int(self._readings[worker])
 
     def arrive(self, worker: int, closure: int, turn: int) -> int:
-        """Say that a worker's gradient is in its boxes; return what is to be done. See `leave` for the arguments.
+        """Note that a worker's gradient is in its boxes; return the outcome. See `leave` for the arguments.
 
         Returns:
-            `WAITS` for others; `CLOSES`: this worker must close the step; `COMES_LATE`: the step is over, or the
-            gradient was counted before.
+            `WAITS`: the step needs more gradients. `CLOSES`: this worker must close the step. `COMES_LATE`: the step is
+            over, or the gradient was counted before.
         """
         with self._mutex:
             words = self._words
@@ -244,8 +244,7 @@ class Gate:
             return CLOSES
 
     def claim_round(self) -> bool:
-        """Tell whether the caller, which is no worker, must close the step: it has all gradients that it waits for, and
-        nobody closes it."""
+        """Tell whether the caller, which is no worker, must close the step: it is full, and no worker is closing it."""
         with self._mutex:
             must_close = self._is_full() and not self._words[CLOSER]
             if must_close:
@@ -253,13 +252,13 @@ class Gate:
             return must_close
 
     def list_arrived(self) -> tuple[int, list[int]]:
-        """Return the step, and whose gradients it has, rising."""
+        """Return the step's number, and the workers that have brought a gradient to it, rising."""
         with self._mutex:
             version = int(self._words[VERSION])
             return version, [int(worker) for worker in np.flatnonzero(self._arrivals == version)]
 
     def close_round(self, version: int) -> None:
-        """Say that a step was applied. Again: does nothing."""
+        """Note that a step was applied. A second call does nothing."""
         with self._mutex:
             if self._words[VERSION] == version:
                 arrived = np.flatnonzero(self._arrivals == version)
@@ -275,28 +274,28 @@ class Gate:
     def enter_round(self, worker: int) -> bool:
         """Wait until this worker may pull for the next step.
 
-        Returns whether it must close the one that is on: its closer has died.
+        Returns whether the worker must close the current step, because its closer has died.
         """
         return bool(self._wait(worker, self._try_enter_round) == _MUST_CLOSE)
 
     def set_idle(self, worker: int, is_idle: bool) -> None:
-        """Say that a worker has nothing to do, or has again. A step does not wait for one that has not."""
+        """Note that a worker has no work, or has work again. A step does not wait for a worker without work."""
         with self._mutex:
             self._is_idle[worker] = is_idle
             self._bell[0] += 1
         self._wake()
 
     def set_version(self, version: int) -> None:
-        """Go on counting from a checkpoint's version. Called while nobody trains."""
+        """Continue counting from a checkpoint's version. Called while no worker trains."""
         with self._mutex:
             self._words[VERSION] = version
             self._arrivals.fill(_OUTSIDE)
 
     def set_workers(self, count: int) -> None:
-        """Say how many workers there are."""
+        """Set the number of workers."""
         with self._mutex:
             self._words[WORKERS] = count
-            if self._words[CLOSER] == _NO_WORKER:  # of a coordinator before this one; closing again changes nothing
+            if self._words[CLOSER] == _NO_WORKER:  # a coordinator before this one; a repeated close changes nothing
                 self._words[CLOSER] = 0
             self._bell[0] += 1
         self._wake()
@@ -329,7 +328,7 @@ class Gate:
         """Wait until this worker may pull; return the version that it reads.
 
         Raises:
-            PushTimeoutError: Others are inside, and do not leave in time.
+            PushTimeoutError: Other workers are inside, and do not leave in time.
         """
         return self._wait(worker, self._try_enter)
 
@@ -337,14 +336,14 @@ class Gate:
         """Wait until this worker's push may be applied.
 
         Raises:
-            PushTimeoutError: Another must be applied first, and does not come in time.
+            PushTimeoutError: Another worker's push must be applied first, and does not come in time.
         """
         self._wait(worker, self._try_grant)
 
     def leave(self, worker: int, closure: int, turn: int) -> int:
-        """Say that the push was applied; return its staleness.
+        """Note that a push was applied; return its staleness.
 
-        Said again, by a worker that repeats a closure of a dead one, it counts nothing. The closure and the turn are
+        A repeated push, from a worker that repeats the closure of a dead one, counts nothing. `closure` and `turn` are
         those of the push's ticket.
         """
         with self._mutex:
@@ -369,7 +368,7 @@ class Gate:
         return staleness
 
     def forget(self, worker: int) -> None:
-        """Let the others go on without a worker that is dead, or does not push after all."""
+        """Let the other workers go on without a worker that died, or that will not push."""
         with self._mutex:
             self._readings[worker] = _OUTSIDE
             self._is_granted[worker] = False
@@ -379,28 +378,28 @@ class Gate:
         self._wake()
 
     def get_reading(self, worker: int) -> int:
-        """Return the version that a worker inside has read; that of now if it is outside."""
+        """Return the version that a worker inside has read; the current version if the worker is outside."""
         reading = int(self._readings[worker])
         return reading if reading != _OUTSIDE else self.version
 
     @property
     def late(self) -> int:
-        """How many gradients came too late for their synchronous step."""
+        """Number of gradients that came too late for their synchronous step."""
         return int(self._words[LATE])
 
     @property
     def skipped(self) -> int:
-        """How many pushes were skipped because a gradient was not finite."""
+        """Number of pushes skipped because a gradient was not finite."""
         return int(self._words[SKIPPED])
 
     def note_skipped(self) -> None:
-        """Count a push that is skipped."""
+        """Count a skipped push."""
         with self._mutex:
             self._words[SKIPPED] += 1
 
     @contextlib.contextmanager
     def held(self) -> Iterator[int]:
-        """Let no push of gradients be applied in the ``with`` block, and none be half applied; yields the version."""
+        """Keep pushes of gradients out during the ``with`` block, after those begun have ended; yield the version."""
         while True:
             heard = int(self._bell[0])
             futex.fence()
@@ -411,12 +410,12 @@ class Gate:
             futex.wait(self._bell_address, heard, _HOLD_SECONDS)
 
     def get_histogram(self) -> dict[int, int]:
-        """Return how many pushes had each staleness."""
+        """Return the number of pushes by staleness."""
         with self._mutex:
             return {int(staleness): int(self._histogram[staleness]) for staleness in np.flatnonzero(self._histogram)}
 
     def describe(self) -> showing.Facts:
-        """Return what viewers see of it, read without the mutex."""
+        """Return the facts that viewers show, read without the mutex."""
         bound, needed = int(self._words[BOUND]), int(self._words[NEEDED])
         count = int(self._words[HIGHEST])
         return {
@@ -466,7 +465,7 @@ class Gate:
             waiting.append(int(words[VERSION]) + int(words[BOUND]))
             if not _can_keep(int(words[VERSION]), sorted(waiting), granted):
                 return False
-        self._readings[worker] = words[VERSION]  # who pulls again before it pushes reads anew
+        self._readings[worker] = words[VERSION]  # a worker that pulls again before its push reads the newer version
         return True
 
     def _try_grant(self, worker: int) -> bool:
@@ -480,7 +479,8 @@ class Gate:
         return True
 
     def _list_deadlines(self, but: int) -> tuple[list[int], list[int]]:
-        """Return those of the other workers that are inside: who computes, and whose push is being applied."""
+        """Return the deadlines of the other workers inside: of those that compute, and of those whose push is being
+        applied."""
         words = self._words
         readings = self._readings[: int(words[HIGHEST])]
         waiting: list[int] = []
@@ -529,12 +529,12 @@ class Gate:
 
 
 def _can_keep(version: int, waiting: list[int], granted: list[int]) -> bool:
-    """Tell whether all can be applied by their deadlines.
+    """Tell whether all pushes can be applied by their deadlines.
 
     Args:
-        version: How many pushes were applied.
-        waiting: Deadlines of those not granted yet, sorted.
-        granted: Deadlines of those that are being applied, in whatever order.
+        version: The number of pushes applied.
+        waiting: The deadlines of pushes not granted yet, sorted.
+        granted: The deadlines of pushes that are being applied, in any order.
     """
     last = version + len(granted)
     return all(deadline >= last - 1 for deadline in granted) and all(

@@ -1,8 +1,8 @@
-"""Accumulates the gradients of a synchronous step: for each shard, a box for each worker.
+"""Accumulates the gradients of a synchronous step: each shard has a box for each worker.
 
-A worker puts its gradient into its own box, so nobody is in its way. When as many are there as a step needs, one worker
-takes the boxes' mean, in the order of the workers, and pushes it. So the sum does not depend on who came first, and a
-box outlives whoever filled it.
+A worker puts its gradient into its own box, so no two workers write to one place. When the step has enough gradients,
+one worker pushes their mean, added in the order of the workers. So the sum does not depend on the order of arrival, and
+a box outlives the worker that filled it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from hocket.ps.stores import memory, records, slices
 from hocket.ps.stores.memory import Array
 
 NUM_BOXES: Final = 128
-"""How many workers a synchronous step can have. Boxes that are not used cost nothing. A guess at more than anybody
-starts."""
+"""Number of workers that a synchronous step can have. Unused boxes take no memory. A guess at a safe number."""
 
 _MAX_ROWS: Final = 1 << 18
-"""How many different rows of a table a worker's gradient may have. A guess at more than any batch has."""
+"""Number of different rows of a table in one worker's gradient, at most. A guess above any batch's number."""
 
 ROUND, COUNT = range(2)
 
 
 def plan(spec: records.DenseSpec | records.TableSpec) -> memory.Plan:
-    """Lay out the boxes of a shard."""
+    """Return the layout of a shard's boxes."""
     layout = memory.Plan()
     layout.add("headers", (NUM_BOXES, 8), np.int64)
     layout.add("scales", (NUM_BOXES,), np.float64)
@@ -40,7 +39,7 @@ def plan(spec: records.DenseSpec | records.TableSpec) -> memory.Plan:
 
 
 def build(kept: memory.Memory, spec: records.DenseSpec | records.TableSpec) -> None:
-    """Begin with empty boxes, in new memory."""
+    """Initialise empty boxes in new memory."""
     plan(spec).view(kept)["headers"][:, ROUND] = -1
 
 
@@ -83,15 +82,15 @@ class GradientAccumulator:
         header[ROUND] = round_number
 
     def take_mean(self, number: int, round_number: int, workers: list[int]) -> records.Operation | None:
-        """Return what a step does to the shard; None if no gradient touches it.
+        """Return a step's operation on the shard; None if no gradient touches the shard.
 
-        Where workers scale the step in different ways, it has the largest scale, and the others' gradients are made
-        smaller: without slots that is the mean of what each worker's push would have done.
+        Workers may scale the step in different ways. Then the operation has the scale of largest magnitude, and other
+        workers' gradients are reduced in proportion. Without slots, this equals the mean of separate pushes.
 
         Args:
-            number: The shard's.
-            round_number: Which step.
-            workers: Whose gradients count, rising.
+            number: The shard's number.
+            round_number: The step's number.
+            workers: The workers whose gradients count, rising.
         """
         found = [worker for worker in workers if self._headers[worker, ROUND] == round_number]
         if not found:
@@ -114,6 +113,6 @@ class GradientAccumulator:
         return records.Operation(number, "rows_gradient", mean, found_ids.ids, scale)
 
     def _weigh(self, worker: int, scale: float, count: int | None = None) -> Array:
-        """Return a worker's values, or so many rows of them, for a step of this scale."""
+        """Return a worker's values, or the first `count` rows of them, scaled for a step of this scale."""
         values, own = self._values[worker, :count], float(self._scales[worker])
         return values if own == scale else np.multiply(values, own / scale)

@@ -1,11 +1,10 @@
-"""Memory that processes of one machine share, without a name.
+"""Memory that processes of one machine share, without a name in the file system.
 
-It is a memfd of whoever made it (the *owner*: the driver, or on another machine an actor that does nothing else), which
-the others open below ``/proc``. All that must outlive a server or a worker lies in such memory, so a process can be
-killed at any time without taking a number with it: the memory is gone only when the owner and all who opened it are.
+It is a memfd of the process that made it, the *owner*: the driver, or an actor on another machine that does nothing
+else. The other processes open it below ``/proc``. All state that must outlive a server or a worker lies in such memory,
+so a killed process takes no number with it. The memory ends only with the owner and all processes that opened it.
 
-Pages that nobody has touched cost nothing, so a store reserves memory generously: a table has room for a before-image
-of all of its rows.
+Untouched pages take no memory, so a store reserves generously: a table has room for a before-image of all of its rows.
 """
 
 from __future__ import annotations
@@ -36,26 +35,26 @@ _library.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
 
 LINE: Final = 64
-"""Bytes that processors hand to each other at once. Each array begins on a line of its own."""
+"""Bytes of a processor's cache line. Each array begins on a line of its own."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class MemoryRef:
-    """Where to find a memory. It can travel."""
+    """The location of a memory. It can be pickled."""
 
     path: str
-    """Below ``/proc``: the owner's descriptor."""
+    """The owner's descriptor, below ``/proc``."""
     identity: str
-    """What tells it from all other files of all machines."""
+    """The file's identity among all files of all machines."""
     nbytes: int
 
 
 @final
 class Memory:
-    """A memory, as this process sees it. Made by `create` or `open_memory`; gone with its last array.
+    """A memory, as this process sees it. Made by `create` or `open_memory`; it ends with its last array.
 
-    It closes the memfd that it is given.
+    The object closes the memfd `descriptor`.
     """
 
     def __init__(self, descriptor: int, nbytes: int) -> None:
@@ -66,24 +65,24 @@ class Memory:
 
     @property
     def address(self) -> int:
-        """Where it begins in this process."""
+        """The address of the first byte in this process."""
         return int(self._bytes.ctypes.data)
 
     def view(self, offset: int, shape: Sequence[int], dtype: Any) -> Array:
-        """Return a part as an array that is the memory."""
+        """Return a part of the memory as an array that shares its bytes."""
         kind = np.dtype(dtype)
         count = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
         part: Array = self._bytes[offset : offset + count].view(kind).reshape(tuple(shape))
         return part
 
     def close(self) -> None:
-        """Give up the descriptor: nobody can open it here any more. Arrays go on."""
+        """Close the descriptor: no process can open the memory here any more. Existing arrays stay valid."""
         self._end()
 
 
 def _map(descriptor: int, nbytes: int) -> Array:
-    """Return a file's bytes as an array that is the file. The `mmap` module would keep a descriptor for each, and
-    models have hundreds of variables."""
+    """Return a file's bytes as an array that shares them. The `mmap` module would keep a descriptor for each mapping,
+    and models have hundreds of variables."""
     address = _library.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
     if address == _MAP_FAILED:
         code = ctypes.get_errno()
@@ -95,7 +94,7 @@ def _map(descriptor: int, nbytes: int) -> Array:
 
 
 def create(nbytes: int, purpose: str) -> Memory:
-    """Make a memory full of zeros, none of which costs anything yet."""
+    """Make a memory full of zeros. It takes no physical memory until it is touched."""
     descriptor = os.memfd_create(f"hocket-ps-{purpose}"[:200])
     try:
         os.ftruncate(descriptor, nbytes)
@@ -118,7 +117,7 @@ def open_memory(ref: MemoryRef) -> Memory:
         if segment.identify(descriptor) != ref.identity:
             raise FileNotFoundError(f"{ref.path} is another file here.")
         opened = Memory(descriptor, ref.nbytes)
-        opened.close()  # the mapping is enough: others come to the owner
+        opened.close()  # the mapping is enough: other processes open the owner's descriptor
         return opened
     except BaseException:
         os.close(descriptor)
@@ -135,7 +134,7 @@ def is_reachable(ref: MemoryRef) -> bool:
 
 @final
 class Plan:
-    """Lays out arrays one behind the other: `add` each, then make `nbytes` of memory, then `view` them.
+    """A layout of arrays one behind the other: `add` each, create a memory of `nbytes`, then `view` the arrays in it.
 
     Example:
         >>> from hocket.ps.stores import memory

@@ -1,8 +1,8 @@
 """Memory owners: each makes memory, and keeps it as long as a strategy lives.
 
-On one machine the driver is the owner, or for a training run an actor that does nothing else (`MemoryOwner` in either).
-Servers on other nodes of a cluster have their memory kept by a `MemoryOwner` actor there. An owner is not a server:
-killing a server leaves the memory where it is.
+On one machine the owner is the driver or, for a training run, an actor that does nothing else; either uses a
+`MemoryOwner`. On other nodes of a cluster, a `MemoryOwner` actor keeps the memory of that node's servers. An owner is
+not a server: killing a server leaves its memory intact.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from hocket.ps import remote
 from hocket.ps.stores import gate, memory, store
 
 ASKABLE: Final = frozenset({"make", "discard", "make_book", "make_gate", "build", "add", "list_specs"})
-"""What other processes may ask an owner for that is an actor."""
+"""The names in `MemoryOwner` that other processes may use, if the owner is an actor."""
 
 
 @final
 class MemoryOwner:
-    """Makes memory in this process, and keeps it."""
+    """The owner of memory that it makes in this process."""
 
     def __init__(self) -> None:
         self._kept: list[memory.Memory] = []
         self._stores: dict[memory.MemoryRef, store.Store] = {}
 
     def make(self, nbytes: int, purpose: str) -> memory.MemoryRef:
-        """Make so much memory, full of zeros."""
+        """Make memory of `nbytes` bytes, full of zeros."""
         return self._make(nbytes, purpose).ref
 
     def discard(self, refs: Sequence[memory.MemoryRef]) -> None:
-        """Give up memory that is in no book."""
+        """Close memory that is in no book."""
         for made in [made for made in self._kept if made.ref in refs]:
             self._kept.remove(made)
             made.close()
@@ -56,11 +56,11 @@ class MemoryOwner:
         return made
 
     def build(self, spec: store.Spec, value: object) -> None:
-        """Begin a shard in memory that was made for it. A table's value is its first rows, or None."""
+        """Initialise a shard in memory that was made for it. A table's value is its first rows, or None."""
         store.build_shard(spec, value)
 
     def add(self, book: memory.MemoryRef, spec: store.Spec) -> None:
-        """Enter a shard, which was begun, into a book."""
+        """Enter an initialised shard into a book."""
         known = self._stores.get(book)
         if known is None:
             known = self._stores[book] = store.Store(book, spec.server, _BOOK_SECONDS)
@@ -72,7 +72,7 @@ class MemoryOwner:
         return [] if known is None else known.list_specs()
 
     def close(self) -> None:
-        """Give all of it up."""
+        """Close all memory."""
         self._stores.clear()
         while self._kept:
             self._kept.pop().close()
@@ -80,7 +80,7 @@ class MemoryOwner:
 
 @final
 class ServerNodes:
-    """Where the servers of a strategy are, and who keeps their memory. Hosted: the driver's part is an actor's."""
+    """The nodes of a strategy's servers, and their memory's owners. Hosted: an actor replaces the driver as owner."""
 
     def __init__(self, count: int, *, is_hosted: bool) -> None:
         nodes = _list_nodes()
@@ -100,23 +100,23 @@ class ServerNodes:
         return remote.build_actor_proxy(MemoryOwner, ASKABLE, handle)
 
     def choose_options(self, server: int) -> dict[str, object]:
-        """Return where a server's actor must be: with its memory."""
+        """Return the placement options of a server's actor: on the node of its memory."""
         return _pin(self.nodes[server]) if self.is_spread else {}
 
     def is_lost(self) -> bool:
         """Tell whether an owner has ended, and its memory with it."""
-        book = memory.MemoryRef("", "", 0)  # that nobody has
+        book = memory.MemoryRef("", "", 0)  # a book that no owner has
         asked = [handle.list_specs.remote(book) for handle in self._actors]
         try:
             api.get(asked, timeout=_ASK_SECONDS)
         except exceptions.ActorError:
             return True
-        except exceptions.GetTimeoutError:  # it is stopped, or busy: it lives
+        except exceptions.GetTimeoutError:  # the owner is stopped or busy: it lives
             return False
         return False
 
     def close(self) -> None:
-        """Give up all memory."""
+        """Close all memory."""
         if self._local is not None:
             self._local.close()
         for handle in self._actors:
@@ -126,7 +126,7 @@ class ServerNodes:
 _BOOK_SECONDS: Final = 600.0
 
 _ASK_SECONDS: Final = 10.0
-"""How long an owner may take to answer: milliseconds, unless it is stopped. A guess."""
+"""Seconds that an owner may take to answer: an owner that is not stopped takes milliseconds. A guess."""
 
 
 def _pin(node: str) -> dict[str, object]:

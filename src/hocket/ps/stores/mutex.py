@@ -1,13 +1,13 @@
 """A lock in shared memory that survives its holder.
 
-It is the C library's robust mutex (POSIX 2008, ``pthread_mutexattr_setrobust``): when a thread ends, or its process is
-killed, while it holds the lock, the kernel hands the lock to the next who asks, and tells it. That one then puts right
-what the dead one left half done (see `store`), and goes on. So there is no owner to be found dead, no time-out to be
-tuned, and no moment in which nobody notices.
+It is the C library's robust mutex (POSIX 2008, ``pthread_mutexattr_setrobust``). When a thread ends, or its process is
+killed, while it holds the lock, the operating system hands the lock to the next waiter, together with an error code.
+That process repairs the dead process's half-done work (see `store`), and goes on. So no process has to detect a dead
+owner, and no time-out has to be tuned.
 
-A holder that is only *stopped* keeps the lock. Whoever waits then waits for as long as its own time-out allows.
+A holder that is only *stopped* keeps the lock. Other processes then wait until their own time-out ends.
 
-Linux only, as the shared memory is. A lock is taken by a thread, and must be given back by the same.
+Linux only, like the shared memory. The thread that takes a lock must release it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any, Final, final
 from hocket.ps import errors
 
 MUTEX_BYTES: Final = 64
-"""Room for one. The largest `pthread_mutex_t` of glibc and musl on a 64-bit machine has 48 bytes."""
+"""Room for one lock. The largest `pthread_mutex_t` of glibc and musl on a 64-bit machine has 48 bytes."""
 
 _SHARED: Final = 1
 _ROBUST: Final = 1
 
 _SLICE_SECONDS: Final = 0.25
-"""How long a wait stays inside the C library at once: a Ctrl-C is noticed after so long. A guess."""
+"""Seconds that one wait inside the C library lasts at most; a Ctrl-C waits as long. A guess."""
 
 _library: Any = ctypes.CDLL(None)
 
@@ -44,7 +44,7 @@ def is_available() -> bool:
 
 
 def build(address: int) -> None:
-    """Make a lock, free, at an address of shared memory. Called once, by who made the memory."""
+    """Make a free lock at an address of shared memory. The process that made the memory calls this once."""
     attributes = ctypes.create_string_buffer(64)
     _check(_library.pthread_mutexattr_init(attributes))
     _check(_library.pthread_mutexattr_setpshared(attributes, _SHARED))
@@ -58,11 +58,11 @@ class Mutex:
     """The lock, as one process sees it; to be used in a ``with`` statement.
 
     Args:
-        address: Where it is in this process.
-        name: What it guards, for messages.
-        timeout_s: How many seconds to wait for it.
-        recover: Returns what is called by who gets it from a dead holder, while it holds it. None: nothing that it
-            guards can be half done.
+        address: The lock's address in this process.
+        name: The name of the guarded thing, for messages.
+        timeout_s: The seconds to wait for the lock.
+        recover: Returns a function that repairs the guarded state. The process that gets the lock from a dead holder
+            calls the function while it holds the lock. None: the guarded state cannot be half done.
     """
 
     def __init__(self, address: int, name: str, timeout_s: float, recover: Callable[[], Any] | None = None) -> None:

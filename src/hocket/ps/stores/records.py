@@ -20,20 +20,20 @@ class DenseSpec:
     """A dense variable's shard: an array of any shape."""
 
     number: int
-    """Which of its server's shards it is, from 0 in the order of making."""
+    """The shard's number on its server, from 0 in the order of making."""
     server: int
     name: str
     shape: tuple[int, ...]
     start: int
-    """Which row of the whole variable is its first."""
+    """The row of the whole variable that is this shard's first."""
     dtype: str
     optimizer: optimizers.Optimizer | None
-    """What turns gradients into updates. None: it takes no gradients."""
+    """The optimizer that turns gradients into updates. None: the variable takes no gradients."""
     ref: memory.MemoryRef
     accumulator: memory.MemoryRef | None = None
-    """Where the gradients of a synchronous step wait. None: there are no such steps."""
+    """The memory where the gradients of a synchronous step wait. None: no synchronous steps."""
     total: int = 1
-    """How many rows the whole variable has."""
+    """Number of rows of the whole variable."""
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -42,40 +42,40 @@ class DenseSpec:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes a pull moves."""
+        """Number of bytes that a pull moves."""
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
     def describe(self) -> showing.Facts:
-        """Return what viewers see of it."""
+        """Return the facts that viewers show."""
         return _describe(self, f"{self.dtype}[{', '.join(map(str, self.shape))}]")
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A table's shard: rows by number, or by any id."""
+    """A table's shard: rows, by row number or by any 64-bit id."""
 
     number: int
     server: int
     name: str
     rows: int
-    """How many rows there is room for."""
+    """Number of rows that there is room for."""
     dim: int
     dtype: str
     optimizer: optimizers.Optimizer | None
     initializer: initializers.Initializer
-    """What a row is before its first update."""
+    """Computes a row before its first update."""
     is_hashed: bool
     """Whether ids are any 64-bit numbers, found by hashing; else they are row numbers."""
     stride: int
-    """How many shards the table has: with row numbers, row r of shard s is the id r * stride + s."""
+    """Number of shards of the table: with row numbers, row r of shard s is the id r * stride + s."""
     offset: int
-    """Which of them this is."""
+    """The shard's index in the table."""
     eviction: Eviction | None
     ref: memory.MemoryRef
     accumulator: memory.MemoryRef | None = None
     total: int | None = None
-    """How many ids the whole table has; None: any."""
+    """Number of ids of the whole table; None: any."""
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ class TableSpec:
         return self.optimizer.slots if self.optimizer is not None else ()
 
     def describe(self) -> showing.Facts:
-        """Return what viewers see of it."""
+        """Return the facts that viewers show."""
         return _describe(self, f"{self.dtype}[{self.rows} rows, {self.dim}]")
 
 
@@ -96,7 +96,7 @@ def _describe(spec: DenseSpec | TableSpec, shape: str) -> showing.Facts:
 @keywords.explained()
 @dataclass(frozen=True, kw_only=True)
 class Eviction:
-    """Which rows a full table of hashed ids gives up, to make room for new ones.
+    """The choice of rows that a full table of hashed ids gives up, to make room for new ones.
 
     Raises:
         ValueError: The order is unknown, or the fraction is out of range.
@@ -108,9 +108,9 @@ class Eviction:
     """
 
     by: str
-    """``"age"``: those that were not updated for longest; ``"frequency"``: those updated least often."""
+    """``"age"``: the rows not updated for longest; ``"frequency"``: the rows updated least often."""
     fraction: float = 0.1
-    """Which part of the rows goes at once. More is rarer, and forgets more. A guess."""
+    """The part of the rows that goes at once. A larger part makes evictions rarer, and forgets more. A guess."""
 
     def __post_init__(self) -> None:
         if self.by not in ("age", "frequency"):
@@ -128,14 +128,14 @@ class Eviction:
 @final
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A push's id: the same push, sent again, is dropped."""
+    """A push's id. A server drops a push with a ticket that it has applied."""
 
     holder: int
-    """The worker's index: a ticket of a holder replaces its last one."""
+    """The worker's index: a holder's ticket replaces its last one."""
     closure: int
-    """Which closure, or step, it belongs to. Rises, for a holder."""
+    """The number of the closure, or step; rises for each holder."""
     turn: int
-    """Which of the closure's pushes it is, from 0."""
+    """The number of the push in its closure, from 0."""
 
 
 @final
@@ -145,43 +145,43 @@ class Operation:
 
     number: int
     kind: str
-    """Dense: ``assign``, ``gradient``, or a name of `dense.SCATTERS` after ``scatter_``, or ``add``. Table:
-    ``rows_assign``, ``rows_add``, ``rows_gradient``."""
+    """Dense: ``assign``, ``gradient``, ``add``, ``restore``, or ``scatter_`` before a name of `dense.SCATTERS`. Table:
+    ``rows_assign``, ``rows_add``, ``rows_gradient``, ``restore``."""
     value: Any
-    """An array, or what numpy makes one of."""
+    """An array, or a value that numpy converts to one; for ``restore`` the result of `export`."""
     ids: Any = None
-    """Which rows. Table: local ids, each once."""
+    """The rows. Table: local ids, each once."""
     scale: float = 1.0
-    """What the learning rate is multiplied with."""
+    """The factor of the learning rate."""
 
 
 NO_MEMORY: Final = memory.MemoryRef("", "", 0)
-"""Stands for memory that is not made yet."""
+"""A placeholder for memory that is not made yet."""
 
 
 Spec = TypeVar("Spec", DenseSpec, TableSpec)
 
 
 def replace_memory(spec: Spec, ref: memory.MemoryRef, accumulator: memory.MemoryRef | None) -> Spec:
-    """Return the same shard in other memory."""
+    """Return the spec of the same shard in other memory."""
     return dataclasses.replace(spec, ref=ref, accumulator=accumulator)
 
 
-class VariableRecord(NamedTuple):  # it travels with each variable, and a dataclass takes longer
-    """A variable or table: what it is, and where its shards are."""
+class VariableRecord(NamedTuple):  # pickled with each variable, and a dataclass takes longer
+    """A variable or table: its type and shape, and the places of its shards."""
 
     name: str
     shape: tuple[int, ...]
-    """Of a dense variable. Of a table: () ."""
+    """The shape of a dense variable. Of a table: () ."""
     dtype: str
     parts: tuple[DenseSpec, ...] | tuple[TableSpec, ...]
-    """Its shards: of a dense variable in the order of their rows, of a table by server."""
+    """The shards: of a dense variable in the order of their rows, of a table by server."""
     rows: int | None = None
-    """Of a table: how many ids there are; None: any."""
+    """Of a table: the number of ids; None: any."""
     dim: int = 0
-    """Of a table: how long a row is."""
+    """Of a table: the length of a row."""
 
     @property
     def is_table(self) -> bool:
-        """Whether it is a table."""
+        """Whether this is a table."""
         return self.dim > 0

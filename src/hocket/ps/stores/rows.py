@@ -1,18 +1,18 @@
-"""A table's shard in memory: rows that come into being when they are first asked for.
+"""A table's shard in memory: a row is made when it is first looked up.
 
-An update touches few rows, so they are changed in place, after a *before-image* of them was put beside: gathering the
-rows is needed anyway, so what it costs is one copy of them. A writer that is killed in the middle leaves the image, and
-whoever gets the mutex next puts it back.
+An update touches few rows, so it changes them in place, after it has put a *before-image* of them beside. The update
+gathers the rows anyway, so the image costs one copy of them. A writer that is killed in the middle leaves the image,
+and the next process that gets the mutex puts the image back.
 
-**Rows.** With ids that are row numbers, row and id are the same. With hashed ids a row is given to each new id in turn,
-and found again through an index (`HashIndex`). A row's numbers before its first update depend on its id only
-(`initializers`), so it does not matter who asks first.
+**Rows.** If ids are row numbers, row and id are the same. If ids are hashed, each new id gets the next row, and an
+index finds the row again (`HashIndex`). A row's numbers before its first update depend on its id only (`initializers`),
+so the order of requests does not matter.
 
-**Reading** takes the mutex only to make rows that nobody has asked for before. Otherwise rows are copied while others
-may write: a row can be read between two of its numbers being written, as in any asynchronous training (Hogwild: Niu,
+**Reading** takes the mutex only to make rows that no process has looked up before. Otherwise rows are copied while
+other processes may write: a reader can see a row that is half written, as in any asynchronous training (Hogwild: Niu,
 Recht, Re and Wright, 2011).
 
-All else happens under the server's mutex (`store`).
+All other operations happen under the server's mutex (`store`).
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from hocket.ps.stores.memory import Array
 COUNT, UPDATES, GRADIENTS, UNDO, UNDO_UPDATES, UNDO_GRADIENTS, IS_INDEX_BROKEN, MADE, EVICTED, MOVES, SNAPSHOT = range(
     11
 )
-"""Words of the header: rows given away (hashed), updates applied, those of them that were gradients, which is the
-optimizer's step, one more than the rows with a before-image (0: there is none), updates and gradients before, whether
-the index is being changed, rows brought into being, rows evicted, how often rows began and ended to change places, the
+"""Words of the header: rows given away (hashed); updates applied; gradients among them, which is the optimizer's step;
+number of rows with a before-image, plus one (0: no image); updates and gradients before the update; whether the index
+is being changed; rows made; rows evicted; how often rows began or ended to change places (odd while they do); the
 process that takes a snapshot."""
 
 _FREE: Final = -1
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
-"""2**64 divided by the golden ratio, odd: Knuth's multiplicative hashing."""
+"""2**64 divided by the golden ratio, odd, for Knuth's multiplicative hashing."""
 
 _SNAPSHOT_ROWS: Final = 8192
-"""How many rows of a snapshot are copied at once. A guess: some megabytes."""
+"""Number of rows of a snapshot that are copied at once. A guess: some megabytes."""
 
 
 def _count_places(rows: int) -> int:
-    """Return how many places the index of so many rows has."""
+    """Return the number of places in the index of `rows` rows."""
     return 1 << int(rows * 3 // 2).bit_length()
 
 
 @final
 class HashIndex:
-    """The index of a table of hashed ids, in its memory: the id of each row; and places, 0 where one is free, else 1 +
-    row.
+    """The index of a table of hashed ids, in the table's memory.
 
-    Open addressing with linear probing (Knuth, The Art of Computer Programming, volume 3, 6.4, algorithm L), at most
-    two thirds full, for all ids of a request at once.
+    `keys` has the id of each row; `places` has 1 + row at a taken place, and 0 at a free one. The method is open
+    addressing with linear probing (Knuth, The Art of Computer Programming, volume 3, 6.4, algorithm L), at most two
+    thirds full. It handles all ids of a request at once.
     """
 
     def __init__(self, keys: Array, places: Array) -> None:
@@ -65,11 +65,11 @@ class HashIndex:
         self._shift = np.uint64(64 - len(places).bit_length() + 1)
 
     def look_up(self, ids: Array) -> Array:
-        """Return the rows of hashed ids, -1 for those that have none."""
+        """Return the rows of hashed ids, -1 for ids without a row."""
         mask = len(self._places) - 1
         place = self._hash(ids)
         rows = np.take(self._places, place, mode="clip") - 1
-        left = np.flatnonzero((np.take(self.keys, rows, mode="clip") != ids) & (rows >= 0))  # most are found at once
+        left = np.flatnonzero((np.take(self.keys, rows, mode="clip") != ids) & (rows >= 0))  # usually few
         place = place[left]
         while len(left):
             place = (place + 1) & mask
@@ -83,12 +83,12 @@ class HashIndex:
         return ((ids.view(np.uint64) * _GOLDEN) >> self._shift).astype(np.int64)
 
     def enter(self, ids: Array, rows: Array) -> None:
-        """Put ids into the index that are not in it, all different."""
+        """Put new ids into the index, all different."""
         mask = len(self._places) - 1
         place = self._hash(ids)
         while len(ids):
             free = np.flatnonzero(self._places[place] == 0)
-            _, first = np.unique(place[free], return_index=True)  # of several that want a place, one gets it
+            _, first = np.unique(place[free], return_index=True)  # one id gets each place
             winners = free[first]
             self._places[place[winners]] = rows[winners] + 1
             left = np.ones(len(ids), np.bool_)
@@ -96,22 +96,22 @@ class HashIndex:
             ids, rows, place = ids[left], rows[left], (place[left] + 1) & mask
 
     def rebuild(self, used: int) -> None:
-        """Make the index again from the ids of the first rows."""
+        """Build the index again from the ids of the first `used` rows."""
         self._places.fill(0)
         self.enter(self.keys[:used], np.arange(used))
 
 
 @final
 class TableSnapshot:
-    """A snapshot of a table's shard, in its memory, that is taken while others change the table: copy on write.
+    """A snapshot of a table's shard, in the shard's memory, taken while others change the table: copy on write.
 
-    From the moment when it begins, whoever changes a row saves what the row was first, once. There is room for one
-    snapshot at a time.
+    After the snapshot begins, the first change of a row saves its old numbers. There is room for one snapshot at a
+    time.
 
     Args:
-        flag: One word: the process that takes a snapshot; 0: nobody does.
-        is_saved: Which rows were changed since it began.
-        saved: What they were before.
+        flag: One word: the process that takes a snapshot; 0: no process does.
+        is_saved: Whether each row was changed since the snapshot began.
+        saved: The old numbers of those rows.
         values: The table's rows.
     """
 
@@ -124,10 +124,11 @@ class TableSnapshot:
         return bool(self._flag[0])
 
     def begin(self) -> bool:
-        """Have each row that is changed from now on be saved before. Called under the mutex.
+        """Begin a snapshot: later changes of a row save the row first. Called under the mutex.
 
-        Returns whether it has begun: False if another one is being taken, which needs what is saved.
+        Returns whether it has begun. False: another process is taking a snapshot, which needs the saved rows.
         """
+        # A flag left by a dead process does not block the next snapshot.
         if self.is_on and Path(f"/proc/{self._flag[0]}").exists():
             return False
         self._is_saved.fill(False)
@@ -136,7 +137,7 @@ class TableSnapshot:
         return True
 
     def save(self, rows: Array, values: Array) -> None:
-        """Keep what rows were, that are about to be changed. Called under the mutex."""
+        """Save the old numbers of rows that are about to change. Called under the mutex."""
         fresh = ~self._is_saved[rows]
         which = rows[fresh]
         self._saved[which] = values[fresh]
@@ -144,11 +145,11 @@ class TableSnapshot:
         self._is_saved[which] = True
 
     def finish(self, rows: Array) -> Array:
-        """Return the rows as they were when the snapshot began. Called without the mutex: others go on meanwhile. A row
-        is copied first, and then looked up among the saved ones: a push saves a row before it changes the row."""
+        """Return the rows as they were when the snapshot began. Called without the mutex: pushes go on meanwhile."""
         result = np.empty((len(rows), self._values.shape[1]), self._values.dtype)
         for start in range(0, len(rows), _SNAPSHOT_ROWS):
             some = rows[start : start + _SNAPSHOT_ROWS]
+            # A push saves a row before it changes the row. So copying first and looking at `is_saved` later is safe.
             copies = self._values[some]
             futex.fence()
             is_saved = self._is_saved[some]
@@ -159,7 +160,7 @@ class TableSnapshot:
 
 
 def plan(spec: records.TableSpec) -> memory.Plan:
-    """Lay out a shard."""
+    """Return the layout of a shard's memory."""
     layout = memory.Plan()
     layout.add("header", (16,), np.int64)
     layout.add("is_made", (spec.rows,), np.uint8)
@@ -181,7 +182,7 @@ def plan(spec: records.TableSpec) -> memory.Plan:
 
 @final
 class TableShard:
-    """A shard, as this process sees it."""
+    """A table's shard, as this process sees it."""
 
     def __init__(self, spec: records.TableSpec, kept: memory.Memory) -> None:
         self.spec: Final = spec
@@ -204,12 +205,11 @@ class TableShard:
     # -- reading, without the mutex --
 
     def read(self, ids: Array, out: Array | None = None) -> Array | None:
-        """Return copies of rows; None if one of them was never made, or rows are changing places: then call `make`
-        under the mutex, and read again.
+        """Return copies of rows; None if rows are not made or are changing places: then `make` them, and read again.
 
         Args:
-            ids: Of this shard (row numbers), or any (hashed). int64.
-            out: Where to put them. Default: a new array.
+            ids: This shard's row numbers, or hashed ids; int64.
+            out: Receives the rows. Default: a new array.
         """
         moves = int(self._header[MOVES])
         futex.order()
@@ -220,12 +220,13 @@ class TableShard:
         futex.order()
         result = np.take(self._parts[0], rows, axis=0, out=out, mode="clip")
         futex.fence()
+        # Copies are of the wrong ids if an eviction moved rows between the two reads of MOVES.
         return result if self._header[MOVES] == moves and not moves & 1 else None
 
     # -- changing, under the mutex --
 
     def make(self, ids: Array) -> Array:
-        """Bring the rows of ids into being that are not yet; return which rows they are."""
+        """Make the rows of ids that have none yet; return the rows' numbers."""
         rows = self._place(ids) if self.spec.is_hashed else ids
         fresh = ~self._is_made[rows]
         if not fresh.any():
@@ -241,12 +242,13 @@ class TableShard:
         self._hits[which] = 0
         self._last_steps[which] = self._header[UPDATES]
         self._header[MADE] += len(which)
+        # Readers test `is_made` without the mutex, so it is set last.
         futex.fence()
         self._is_made[which] = True
         return rows
 
     def prepare(self, operation: records.Operation) -> None:
-        """Change rows, after a before-image of them was put beside."""
+        """Change rows, after putting a before-image of them beside."""
         if operation.kind == "restore":
             self._restore(operation.value)
             return
@@ -258,6 +260,7 @@ class TableShard:
         images = [image[:count] for image in self._undo_parts]
         for part, image in zip(self._parts, images, strict=True):
             np.take(part, rows, axis=0, out=image, mode="clip")
+        # Recovery trusts the image only once UNDO counts it.
         futex.fence()
         header[UNDO] = 1 + count
         if header[SNAPSHOT]:
@@ -284,12 +287,12 @@ class TableShard:
         header[UPDATES] = updates
 
     def commit(self) -> None:
-        """Drop the before-image. Doing it twice does no harm."""
+        """Drop the before-image. A second call does no harm."""
         futex.fence()
         self._header[UNDO] = 0
 
     def undo(self) -> None:
-        """Put the before-image back. Doing it twice does no harm."""
+        """Put the before-image back. A second call does no harm."""
         if not self._header[UNDO]:
             return
         count = int(self._header[UNDO]) - 1
@@ -301,13 +304,14 @@ class TableShard:
         self._header[UNDO] = 0
 
     def mend(self) -> None:
-        """Make the index again if its writer died."""
+        """Rebuild the index if its writer died."""
         if self.spec.is_hashed and self._header[IS_INDEX_BROKEN]:
+            # An odd MOVES, left by a dead writer, would stop all reads without the mutex.
             self._header[MOVES] += int(self._header[MOVES]) & 1
             self._rebuild_index()
 
     def evict(self, count: int, by: str, stay: Array | None = None) -> int:
-        """Give up so many rows of a hashed table, those that stay last; return how many. See `Eviction`."""
+        """Give up `count` rows of a hashed table, the rows in `stay` last; return their number. See `Eviction`."""
         used = int(self._header[COUNT])
         count = min(count, used)
         if not count:
@@ -320,15 +324,15 @@ class TableShard:
         return self._drop(gone)
 
     def evict_idle(self, updates: int) -> int:
-        """Give up rows of a hashed table that none of the last updates has touched; return how many."""
+        """Give up the rows of a hashed table that the last `updates` updates did not touch; return their number."""
         used = int(self._header[COUNT])
         return self._drop(self._last_steps[:used] <= int(self._header[UPDATES]) - updates)
 
     # -- the whole --
 
     def export(self) -> dict[str, Any]:
-        """Return all rows that are made: ids, values, slots, the optimizer's step, how many updates there were. Called
-        under the mutex."""
+        """Return all rows that are made: ids, values, slots, hits and last updates; the optimizer's step, and the
+        number of updates. Called under the mutex."""
         rows = self._list_made()
         return {
             "ids": self._get_ids(rows),
@@ -343,17 +347,17 @@ class TableShard:
     # -- snapshots --
 
     def begin_snapshot(self) -> tuple[Array, Array, Array | None]:
-        """Have each row that is changed from now on be saved before. Called under the mutex.
+        """Begin a snapshot: later changes of a row save the row first. Called under the mutex.
 
         Returns:
-            The rows that there are, their ids, and None: the values come from `TableSnapshot.finish`. While another
-            snapshot is being taken the values are copied at once, and this one is over.
+            The rows that are made, their ids, and None: `TableSnapshot.finish` returns the values. While another
+            snapshot is being taken, the third item is the values, copied at once, and this snapshot is complete.
         """
         rows = self._list_made()
         return rows, self._get_ids(rows), None if self.snapshot.begin() else self._parts[0][rows]
 
     def statistics(self) -> dict[str, int]:
-        """Return how many rows are made, were evicted, and how many updates were applied."""
+        """Return the numbers of rows made, rows evicted, and updates applied."""
         return {
             "rows": int(np.count_nonzero(self._is_made[: self._count_used()])),
             "evicted": int(self._header[EVICTED]),
@@ -372,12 +376,11 @@ class TableShard:
         return int(self._header[COUNT]) if self.spec.is_hashed else self.spec.rows
 
     def _name(self, rows: Array) -> Array:
-        """Return the table's ids of this shard's: what initial values depend on."""
+        """Return the table's ids of this shard's rows or hashed ids. Initial values depend on them."""
         return rows if self.spec.is_hashed else rows * self.spec.stride + self.spec.offset
 
     def _restore(self, state: dict[str, Any]) -> None:
-        """Replace everything. Not undone if it is interrupted: who restores does so before anybody trains, and may do
-        it again."""
+        """Replace everything. An interrupted restore is not undone: it precedes training, and can be repeated."""
         self._is_made[: self._count_used()] = False
         if self.spec.is_hashed:
             self._header[IS_INDEX_BROKEN] = 1
@@ -395,14 +398,16 @@ class TableShard:
         self._is_made[rows] = True
 
     def _get_work(self, count: int) -> list[Array]:
-        """Return room for the new values of so many rows, and of their slots. It is kept: fresh memory would cost as
-        much as the update. The mutex makes it one thread's at a time."""
+        """Return scratch arrays for the new values of `count` rows and of their slots.
+
+        The arrays are kept between updates, because fresh memory would cost as much as the update. The mutex gives
+        them to one thread at a time."""
         if not self._work or len(self._work[0]) < count:
             self._work = [np.empty((count + count // 4, self.spec.dim), self.spec.dtype) for _ in self._parts]
         return [work[:count] for work in self._work]
 
     def _place(self, ids: Array) -> Array:
-        """Return the rows of hashed ids, giving rows to new ones."""
+        """Return the rows of hashed ids; give rows to new ids."""
         rows = self._index.look_up(ids)
         new = np.unique(ids[rows < 0])
         if not len(new):
@@ -414,6 +419,7 @@ class TableShard:
         given = np.arange(used, used + len(new))
         self._is_made[given] = False
         self._index.keys[given] = new
+        # A death between here and the reset leaves keys without places: `mend` rebuilds the index.
         self._header[IS_INDEX_BROKEN] = 1
         futex.fence()
         self._header[COUNT] = used + len(new)
@@ -428,7 +434,7 @@ class TableShard:
         self._header[IS_INDEX_BROKEN] = 0
 
     def _make_room(self, count: int, stay: Array) -> None:
-        """Give up rows, so that there is room for so many new ones beside those that stay."""
+        """Give up rows to make room for `count` new ones, but not the rows in `stay`."""
         policy, capacity = self.spec.eviction, self.spec.rows
         if policy is None or count + len(np.unique(stay)) > capacity:
             raise errors.CapacityError(
@@ -441,14 +447,14 @@ class TableShard:
         self.evict(min(max(missing, int(capacity * policy.fraction)), most), policy.by, stay)
 
     def _drop(self, gone: Array) -> int:
-        """Give up rows: the last ones move into their places, so that rows stay without gaps."""
+        """Give up rows. The last rows move into their places, so that rows stay without gaps."""
         used, count = len(gone), int(gone.sum())
         if not count:
             return 0
         kept = used - count
         holes = np.flatnonzero(gone[:kept])
         movers = kept + np.flatnonzero(~gone[kept:])
-        # A death from here on costs rows, not the table: the index is made again from the keys.
+        # A death after this line costs rows, not the table: the index is rebuilt from the keys.
         self._header[IS_INDEX_BROKEN] = 1
         if self.snapshot.is_on:
             self.snapshot.save(np.arange(used), self._parts[0][:used])

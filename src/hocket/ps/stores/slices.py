@@ -1,17 +1,16 @@
-"""Slices: rows that belong to ids which repeat. Which ids there are, and the sum of the rows of each.
+"""Slices: rows that belong to repeated ids. This module finds the different ids, and sums the rows of each id.
 
-A step on a table looks up thousands of ids, of which a few are most: with ids as in a natural language the commonest is
-every fourth. ``numpy.add.reduceat`` would add their rows up at a nanosecond for each number; three other ways together
-take a tenth of that, each for the ids that it is good at:
+A step on a table looks up thousands of ids, and a few ids are most of them: with ids as in a natural language, the
+commonest id is every fourth. ``numpy.add.reduceat`` would sum their rows at a nanosecond for each number. Three other
+methods together take a tenth of that, each for the ids that suit it:
 
-- a **rare** id's rows are added up in turns: in turn k the k-th row of every id that has so many, all at once;
-- a **common** id's rows are gathered, and a product with ones adds them up;
-- rows that **repeat** too, as the gradient of a sum over a bag of ids does, are not gathered at all: how often each id
-  has which of them makes a small matrix, whose product with the different rows is all sums at once. An array with a
-  stride of 0, which ``numpy.broadcast_to`` and ``torch.Tensor.expand`` make, tells.
+- Rows of **rare** ids are added in turns: turn k adds the k-th row of every id that has so many rows, all at once.
+- Rows of a **common** id are gathered, and a product with ones sums them.
+- Rows that **repeat** too, as in the gradient of a sum over a bag of ids, are not gathered. A small matrix counts how
+  often each id has each different row; its product with the different rows is all sums at once. A stride of 0 in the
+  array, which ``numpy.broadcast_to`` and ``torch.Tensor.expand`` make, reveals repeated rows.
 
-Sums of floats depend on the order of adding, in their last bits. The order here depends on the ids and on nothing else,
-on one machine.
+Sums of floats depend on the order of addition, in their last bits. The order here depends only on the ids and machine.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ import numpy.typing as npt
 from hocket.ps.stores.memory import Array
 
 COMMON: Final = 16
-"""From how many rows on an id is common. Measured: with 8,192 ids as above, 8 and 32 take a tenth longer."""
+"""The number of rows from which an id is common. Measured: with 8,192 ids as above, 8 and 32 take a tenth longer."""
 
 FEW_ROWS: Final = 1024
-"""How many different rows make a matrix worth while. The matrix then has at most 64 numbers for each id asked for
-(`FEW_ROWS` / `COMMON`)."""
+"""The number of different rows up to which the matrix is worth while. The matrix then has at most 64 numbers for each
+id looked up (`FEW_ROWS` / `COMMON`)."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Ids that repeat, sorted.
+    """Repeated ids, sorted.
 
     Attributes:
         ids: [unique], rising: each id once.
-        order: [asked], the places of the ids asked for, those of equal ids side by side.
-        starts: [unique], where in `order` the places of each id begin.
+        order: [asked], the places of the ids looked up; places of equal ids are neighbours.
+        starts: [unique], the index in `order` where the places of each id begin.
     """
 
     ids: Array
@@ -48,7 +47,7 @@ class Grouping:
     starts: Array
 
     def find_places(self) -> Array:
-        """Return [asked]: which of `ids` each id asked for is.
+        """Return [asked]: for each id looked up, its index in `ids`.
 
         Example:
             >>> import numpy as np
@@ -65,9 +64,9 @@ class Grouping:
         """Return the sum of the rows of each id: [unique, dim].
 
         Args:
-            values: [..., dim], as many rows as there are ids, in the order in which they were asked for.
-            dtype: What the sums are for: they are made in a type that has room for this one, too. Small whole numbers
-                and half floats soon have no room for their own sum.
+            values: [..., dim], as many rows as there are ids, in the order of the ids looked up.
+            dtype: The type of the variable that the sums are for. Sums are made in a type that has room for it, too,
+                because sums of small integers or half floats soon overflow their own type.
 
         Example:
             >>> import numpy as np
@@ -99,7 +98,7 @@ class Grouping:
         starts, lengths = self.starts[which], -counts[which]
         sums = result[which]
         for turn in range(1, COMMON - 1):
-            left = int(np.searchsorted(lengths, -turn))  # so many have more than `turn` rows
+            left = int(np.searchsorted(lengths, -turn))  # the number of ids with more than `turn` rows
             if not left:
                 break
             sums[:left] += np.take(source, rows[starts[:left] + turn], axis=0, mode="clip")
@@ -122,7 +121,7 @@ class Grouping:
 
 
 def group(ids: Array) -> Grouping:
-    """Sort ids: whole numbers, in one row."""
+    """Sort and group ids: integers, one-dimensional."""
     order = np.argsort(ids)
     ordered = ids[order]
     is_start = np.empty(len(ids), np.bool_)
@@ -133,7 +132,7 @@ def group(ids: Array) -> Grouping:
 
 
 def _find_source(values: Array) -> tuple[Array, Array | None]:
-    """Return the different rows, and for each row given which of them it is; None: each is one of its own."""
+    """Return the different rows, and for each given row its index among them; None: no row repeats."""
     shape = values.shape[:-1]
     repeats = [stride == 0 and size > 1 for stride, size in zip(values.strides, shape, strict=False)]
     if not any(repeats):
@@ -144,5 +143,5 @@ def _find_source(values: Array) -> tuple[Array, Array | None]:
 
 
 def _is_finite(values: Array) -> bool:
-    """Tell whether no number would spread over others in a product: 0 times infinity is no number."""
+    """Tell whether all numbers are finite. In a product, 0 times infinity would spread NaN to other sums."""
     return bool(np.isfinite(values).all())

@@ -1,24 +1,24 @@
 """The store: one server's memory, as one process sees it, and the transactions on it.
 
-**The book** is the server's control memory: a mutex, a version, what an update is in the middle of, the pushes that
-were applied, and the list of the server's variables. Whoever pushes takes the mutex and does the update itself; there
-is no process to be asked. An update goes like this:
+**The book** is the server's control memory: a mutex, a version, the state of the update in progress, the pushes that
+were applied, and the list of the server's variables. A process that pushes takes the mutex and does the update itself;
+it sends no request. An update has four steps:
 
-1. If the push's ticket was applied before, drop it.
+1. If the push's ticket was applied before, drop the push.
 2. ``STATE = APPLYING``. For each shard: write its number into the book, then `prepare` it (the new value beside the old
    one; for a table, the old rows beside the new ones).
 3. Write the ticket and ``STATE = COMMITTED``: one word, and the update has happened.
 4. `commit` each shard, note the ticket, count the version, ``STATE = IDLE``.
 
-A process that is killed in the middle still holds the mutex, which is robust: the next owner learns of it, and finds
-the book's state. APPLYING: it undoes each shard that was begun. COMMITTED: it does step 4 again, all of which may be
-done twice. So an update happens wholly or not at all, once, whoever dies when. That is the journal: in memory, a few
-words and one cache-warm copy of rows long, and never on a disk.
+A process that is killed in the middle still holds the mutex, which is robust: the next owner learns of the death, and
+finds the book's state. APPLYING: it undoes each shard that was begun. COMMITTED: it repeats step 4, which may be done
+twice. So an update happens wholly or not at all, and once, whichever process dies at any point. That is the journal: it
+lies in memory, takes a few words and one cache-warm copy of rows, and never touches a disk.
 
-**The list of variables** lies in the book too, so that whoever must put something right knows all shards, also those
-that it never used.
+**The list of variables** lies in the book too, so that a process which recovers an update knows all shards, including
+shards that it never used.
 
-Not protected against: the loss of the machine (restore a checkpoint), and a process that writes where it should not.
+The store does not protect against the loss of the machine (restore a checkpoint), or against stray writes.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ ASKABLE: Final = frozenset(
         *("evict", "get_statistics", "list_specs"),
     }
 )
-"""What a process on another machine may ask a server to do with its `Store`."""
+"""The names in `Store` that a process on another machine may use, through the server."""
 
 MAX_WORKERS: Final = 1024
-"""How many workers can have tickets. A guess at more than anybody starts."""
+"""Number of workers that can have tickets. A guess above any real number of workers."""
 
 ROUND_HOLDER: Final = MAX_WORKERS - 1
-"""Who holds the tickets of synchronous steps."""
+"""The holder of the tickets of synchronous steps."""
 
 _MAX_SHARDS: Final = 1 << 16
 _LIST_BYTES: Final = 256 << 20
-"""Room for the descriptions of all shards; costs what is used."""
+"""Room for the descriptions of all shards; the unused part takes no memory."""
 
 VERSION, STATE, TOUCHED, HOLDER, CLOSURE, TURN, NEXT_VERSION, SHARDS, LIST_END, RECOVERIES = range(10)
-"""Words of the book: how many pushes were applied; what is going on; how many shards the update has begun; its ticket;
-what the version will be; how many shards there are, and where their list ends; how often a dead process' update was put
-right."""
+"""Words of the book: pushes applied; state of the update; shards that the update has begun; its ticket (holder,
+closure, turn); the next version; number of shards; end of their list; number of recoveries after a process died in an
+update."""
 
 IDLE, APPLYING, COMMITTED = range(3)
 
@@ -65,7 +65,7 @@ Shard: TypeAlias = dense.DenseShard | rows.TableShard
 Spec: TypeAlias = records.DenseSpec | records.TableSpec
 
 Hook: TypeAlias = Callable[[str], None]
-"""Called with the name of a point in an update, for tests that end the process there."""
+"""Called with the name of a point in an update; tests end the process there."""
 
 
 def _plan() -> memory.Plan:
@@ -80,22 +80,22 @@ def _plan() -> memory.Plan:
 
 
 def build_book(kept: memory.Memory) -> None:
-    """Begin a book in new memory. Called once, by who made it."""
+    """Initialise a book in new memory. The process that made the memory calls this once."""
     arrays = _plan().view(kept)
     mutex.build(int(arrays["mutex"].ctypes.data))
     arrays["tickets"][:, 0] = -1
 
 
 def count_book_bytes() -> int:
-    """Return how much memory a book takes; most of it is never touched."""
+    """Return the size of a book; most of it is never touched."""
     return _plan().nbytes
 
 
 @final
 class Store:
-    """A server's variables, reached through its book. All threads of a process may use one.
+    """A server's variables, reached through its book. All threads of a process may share one store.
 
-    A push waits `timeout_s` seconds for the mutex.
+    A push waits at most `timeout_s` seconds for the mutex.
 
     Raises:
         OSError: This process does not share memory with the memory's owner.
@@ -110,7 +110,7 @@ class Store:
         self._touched = arrays["touched"]
         self._ends = arrays["ends"]
         self._list = arrays["list"]
-        recover = weakref.WeakMethod(self._recover)  # a cycle would keep the memory until somebody collects garbage
+        recover = weakref.WeakMethod(self._recover)  # a strong reference would keep the memory until a collection
         self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), f"server {server}", timeout_s, recover)
         self._shards: list[Shard] = []
         self._specs: list[Spec] = []
@@ -121,7 +121,7 @@ class Store:
     # -- variables --
 
     def add(self, spec: Spec) -> None:
-        """Enter a new shard, which `build_shard` has filled. Its number is the next one."""
+        """Enter a new shard, which `build_shard` has filled. Its number must be the next free one."""
         data = np.frombuffer(pickle.dumps(spec, protocol=5), np.uint8)
         with self._mutex:
             number, start = int(self._words[SHARDS]), int(self._words[LIST_END])
@@ -129,17 +129,18 @@ class Store:
             self._list[start : start + len(data)] = data
             self._ends[number] = start + len(data)
             self._words[LIST_END] = start + len(data)
+            # Readers take no mutex: the entry must be complete before SHARDS counts it.
             futex.fence()
             self._words[SHARDS] = number + 1
 
     def get_shard(self, number: int) -> Shard:
-        """Return a shard; opened when it is first asked for."""
+        """Return a shard; the first call opens it."""
         if number >= len(self._shards):
             self._catch_up()
         return self._shards[number]
 
     def list_specs(self) -> list[Spec]:
-        """Return what all shards are, by number."""
+        """Return the specs of all shards, by number."""
         self._catch_up()
         return list(self._specs)
 
@@ -157,20 +158,20 @@ class Store:
 
     @property
     def version(self) -> int:
-        """How many pushes were applied."""
+        """Number of pushes applied."""
         return int(self._words[VERSION])
 
     @property
     def recoveries(self) -> int:
-        """How often the update of a process that died was put right."""
+        """Number of updates that were recovered after their process died."""
         return int(self._words[RECOVERIES])
 
     def read(self, number: int, out: Array | None = None) -> Array:
         """Return a copy of a dense shard's value.
 
         Args:
-            number: Which.
-            out: Where to put it. Default: a new array.
+            number: The shard's number.
+            out: Receives the copy. Default: a new array.
         """
         shard = self.get_shard(number)
         assert isinstance(shard, dense.DenseShard), "a table is read by rows"
@@ -182,12 +183,12 @@ class Store:
         return value
 
     def read_rows(self, number: int, ids: Array, out: Array | None = None) -> Array:
-        """Return copies of rows: of a table, made if they are new; or of a dense shard.
+        """Return copies of rows of a table or of a dense shard. New rows of a table are made.
 
         Args:
-            number: Which.
+            number: The shard's number.
             ids: Local ids, int64.
-            out: Where to put them. Default: a new array.
+            out: Receives the rows. Default: a new array.
         """
         shard = self.get_shard(number)
         if isinstance(shard, dense.DenseShard):
@@ -211,11 +212,11 @@ class Store:
         """Do all operations, or none.
 
         Args:
-            ticket: What tells this push from others. None: it is never sent twice.
-            operations: What to do, each to another shard.
+            ticket: Identifies this push. None: the push is never sent twice.
+            operations: The operations, each on another shard.
 
         Returns:
-            Whether it was done now: False if it had been done before.
+            Whether the push was applied now. False: it had been applied before.
         """
         words = self._words
         with self._mutex:
@@ -227,6 +228,7 @@ class Store:
             try:
                 for place, operation in enumerate(operations):
                     shard = self.get_shard(operation.number)
+                    # The number comes before the work, so that recovery undoes every shard that was touched.
                     self._touched[place] = operation.number
                     words[TOUCHED] = place + 1
                     if self.on_point is not None:
@@ -248,16 +250,16 @@ class Store:
             return True
 
     def deposit(self, worker: int, round_number: int, operations: Sequence[records.Operation]) -> None:
-        """Put a worker's gradients of a synchronous step where they wait for the others'."""
+        """Put a worker's gradients of a synchronous step into its boxes, where they wait for the other workers'."""
         for operation in operations:
             self._get_accumulator(operation.number).put(worker, round_number, operation)
 
     def close_round(self, round_number: int, workers: list[int]) -> bool:
-        """Apply the mean of the workers' gradients of a synchronous step; return whether it was done now.
+        """Apply the mean of the workers' gradients of a synchronous step; return whether it was applied now.
 
         Args:
-            round_number: Which step.
-            workers: Whose gradients count, rising.
+            round_number: The step's number.
+            workers: The workers whose gradients count, rising.
         """
         operations = []
         for spec in self.list_specs():
@@ -268,33 +270,33 @@ class Store:
         return self.push(records.Ticket(ROUND_HOLDER, round_number, 0), operations)
 
     def export(self, number: int) -> dict[str, object]:
-        """Return a shard's value, slots and step; of a table its ids, too. As of one moment."""
+        """Return a shard's value, slots and step, and a table's ids, all of one moment."""
         with self._mutex:
             return self.get_shard(number).export()
 
     def begin_snapshot(self, number: int) -> tuple[Array, Array, Array | None]:
-        """Begin to copy a table as it is now; return its rows, their ids, and their values if they are copied already.
-        See `rows.TableShard.begin_snapshot`."""
+        """Begin a snapshot of a table; return its rows, their ids, and their values if they are copied already. See
+        `rows.TableShard.begin_snapshot`."""
         table = self._get_table(number)
         with self._mutex:
             return table.begin_snapshot()
 
     def finish_snapshot(self, number: int, which: Array) -> Array:
-        """Return the rows as they were when the snapshot began."""
+        """Return the rows `which`, as they were when the snapshot began."""
         return self._get_table(number).snapshot.finish(which)
 
     def evict(self, number: int, idle_updates: int) -> int:
-        """Give up the rows of a table that none of its last updates has touched; return how many."""
+        """Give up the rows of a table that its last `idle_updates` updates did not touch; return their number."""
         table = self._get_table(number)
         with self._mutex:
             return table.evict_idle(idle_updates)
 
     def get_statistics(self) -> dict[str, int]:
-        """Return how many pushes were applied, and how often the update of a process that died was put right."""
+        """Return the number of pushes applied, and of updates recovered after their process died."""
         return {"version": self.version, "recoveries": self.recoveries}
 
     def describe(self) -> showing.Facts:
-        """Return what viewers see of it, read without the mutex."""
+        """Return the facts that viewers show, read without the mutex."""
         return {
             "server": self.server,
             "updates": self.version,
@@ -318,12 +320,12 @@ class Store:
         return found
 
     def count_applied(self, holder: int, closure: int) -> int:
-        """Return how many pushes of a closure were applied."""
+        """Return the number of a closure's pushes that were applied."""
         known, turn = self._tickets[holder]
         return int(turn) + 1 if known == closure else 0
 
     def locked(self) -> mutex.Mutex:
-        """Return the mutex, for who reads several shards at one version."""
+        """Return the mutex, for a caller that reads several shards at one version."""
         return self._mutex
 
     def _is_applied(self, ticket: records.Ticket) -> bool:
@@ -331,12 +333,13 @@ class Store:
         return bool(ticket.closure < closure or (ticket.closure == closure and ticket.turn <= turn))
 
     def _finish(self) -> None:
-        """Step 4. May be done twice."""
+        """Do step 4 of an update. A second call does no harm."""
         words = self._words
         for number in self._touched[: int(words[TOUCHED])]:
             self.get_shard(int(number)).commit()
         holder = int(words[HOLDER])
         if holder >= 0:
+            # The turn comes first: a smaller closure still drops the push if this process dies in between.
             self._tickets[holder, 1] = words[TURN]
             self._tickets[holder, 0] = words[CLOSURE]
         if self.on_point is not None:
@@ -353,7 +356,7 @@ class Store:
         words[STATE] = IDLE
 
     def _recover(self) -> None:
-        """Put right what a dead process left. Called with the mutex held."""
+        """Finish or undo a dead process's update. Called with the mutex held."""
         self._words[RECOVERIES] += 1
         state = int(self._words[STATE])
         if state == APPLYING:
@@ -365,11 +368,11 @@ class Store:
 
 
 def build_shard(spec: Spec, value: Any = None) -> None:
-    """Begin a shard in new memory. Called once, by who made it, before the shard is entered into a book.
+    """Initialise a shard in new memory. The process that made the memory calls this once, before `Store.add`.
 
     Args:
-        spec: Which.
-        value: What a dense one begins with. Of a table: its first rows; None leaves them to its initializer.
+        spec: The shard's spec.
+        value: The initial value of a dense shard. Of a table: its first rows; None leaves all rows to the initializer.
     """
     shard = _open(spec)
     if spec.accumulator is not None:

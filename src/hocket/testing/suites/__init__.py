@@ -1,1 +1,1 @@
-"""The parts of the contract that every engine must keep, each with its tests (see `hocket.testing.contract`)."""
+"""The parts of the contract of engines, each with its tests (see `hocket.testing.contract`)."""

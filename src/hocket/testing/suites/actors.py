@@ -17,7 +17,7 @@ from hocket.testing.suites import programs
 
 
 class ActorContract:
-    """Every engine's actors. Part of `EngineContract`."""
+    """The actors of every engine. Part of `EngineContract`."""
 
     def test_actor_keeps_state_and_order(self) -> None:
         counter = api.remote(programs.Counter).remote(10)
@@ -126,7 +126,7 @@ class ActorContract:
 
 
 class ActorLifeContract:
-    """The life of every engine's actors. Part of `EngineContract`."""
+    """The lives of actors in every engine. Part of `EngineContract`."""
 
     def test_every_actor_has_the_special_methods(self) -> None:
         counter = api.remote(programs.Counter).remote(5)

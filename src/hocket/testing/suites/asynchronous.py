@@ -14,7 +14,7 @@ from hocket.testing.suites import programs
 
 
 class AsyncContract:
-    """Every engine's coroutines and futures. Part of `EngineContract`."""
+    """The coroutines and futures of every engine. Part of `EngineContract`."""
 
     def test_calls_of_an_asynchronous_actor_wait_for_each_other(self) -> None:
         gate = api.remote(programs.AsyncGate).remote()
@@ -116,6 +116,6 @@ class AsyncContract:
             yield from range(n)
 
         async def add_one(items: generators.ObjectRefGenerator[int]) -> list[int]:
-            return [await ref + 1 async for ref in items]  # a type checker lets the user say what the items are
+            return [await ref + 1 async for ref in items]  # for type checkers, users can name the type of the items
 
         assert asyncio.run(add_one(count.remote(3))) == [1, 2, 3]

@@ -1,7 +1,6 @@
-"""The contract of every engine on calls: which method is called, what it may return, how it is cancelled, how it ends
-its actor.
+"""The contract of every engine on calls: finding the method, return values, cancellation, ends of actors.
 
-Parts of `EngineContract` and `ProcessEngineContract`.
+The classes are parts of `EngineContract` and `ProcessEngineContract`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class _Verb(enum.StrEnum):
 
 
 class _Gauge:
-    """Has methods that its attributes hide in Python."""
+    """An actor with methods that its attributes hide in Python."""
 
     UNIT: ClassVar[str] = "mm"
 
@@ -61,7 +60,7 @@ class _Passer:
 
 
 class _Leaver:
-    """Ends itself, and catches what that raises."""
+    """An actor that ends itself, and catches the exception of that."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -115,7 +114,7 @@ def _count_farewells(path: Path) -> int:
 
 
 class CallContract:
-    """Part of `EngineContract`."""
+    """The calls of every engine. Part of `EngineContract`."""
 
     def test_options_may_be_of_enumerations(self) -> None:
         class Name(enum.StrEnum):
@@ -195,7 +194,7 @@ def _give_for_ever() -> Iterator[int]:
 
 
 class _Giver:
-    """Its generators, plain."""
+    """An actor with plain generators."""
 
     def give(self, count: int, *, fails: bool = False) -> Iterator[int]:
         yield from _give(count, fails=fails)
@@ -213,7 +212,7 @@ class _Giver:
 
 
 class _AsyncGiver:
-    """The same, asynchronous."""
+    """An actor with the generators of `_Giver`, asynchronous."""
 
     async def give(self, count: int, *, fails: bool = False) -> AsyncIterator[int]:
         for item in _give(count, fails=fails):
@@ -231,7 +230,7 @@ class _AsyncGiver:
 
 
 def _build_givers(kind: str) -> tuple[Any, Any]:
-    """Return something remote that gives so many items, and that gives items for ever."""
+    """Return two remote generators: one yields a given number of items, the other never ends."""
     if kind == "task":
         return api.remote(_give), api.remote(_give_for_ever)
     giver = api.remote(_Giver if kind == "actor" else _AsyncGiver).remote()
@@ -242,7 +241,7 @@ _COUNTED = pytest.param("asynchronous actor", marks=pytest.mark.needs("counted_a
 
 
 class CountedGeneratorContract:
-    """Part of `EngineContract`: generators with a number of returns, or ``"dynamic"``."""
+    """The generators with a number of returns, or ``"dynamic"``, of every engine. Part of `EngineContract`."""
 
     @pytest.mark.parametrize("kind", ["task", "actor", _COUNTED])
     def test_generator_that_raises_keeps_the_results_that_it_has(self, kind: str) -> None:
@@ -318,7 +317,7 @@ class CountedGeneratorContract:
 
 
 class _Patient:
-    """Works until it gets the order to stop."""
+    """An actor that works until its call is cancelled."""
 
     def __init__(self, path: Path, inner: Any = None) -> None:
         self.path = path
@@ -347,7 +346,7 @@ class _Patient:
 
 
 class ProcessCallContract:
-    """Part of `ProcessEngineContract`."""
+    """The calls of engines with processes of their own. Part of `ProcessEngineContract`."""
 
     @pytest.mark.parametrize("cls", [_Leaver, _AsyncLeaver])
     @pytest.mark.needs("background_exit")
@@ -383,7 +382,7 @@ class ProcessCallContract:
     def test_running_call_of_a_plain_actor_is_told(
         self, tmp_path: Path, method: str, error: type[Exception], max_concurrency: int
     ) -> None:
-        """Its result does not count then; its exception does."""
+        """The call's result is dropped, but its exception is raised."""
         patient = api.remote(_Patient).options(max_concurrency=max_concurrency).remote(tmp_path)
         ref = getattr(patient, method).remote()
         programs.wait_until((tmp_path / "started").exists)
@@ -405,7 +404,7 @@ class ProcessCallContract:
 
     @pytest.mark.parametrize("calls_before", [0, 5])
     def test_recursive_cancellation_reaches_calls_on_actors(self, tmp_path: Path, calls_before: int) -> None:
-        """Also those that a worker makes directly, because it has called the actor before."""
+        """The cancellation also reaches calls that a worker makes directly, after earlier calls on the actor."""
         patient = api.remote(_Patient).remote(tmp_path)
 
         @api.remote

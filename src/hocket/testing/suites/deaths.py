@@ -1,4 +1,4 @@
-"""The contract of engines with processes of their own, on the death of one."""
+"""The contract of engines with processes of their own on deaths of processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hocket.testing.suites import programs
 
 
 class Mortal:
-    """An actor whose process can be killed by a call, or by its constructor."""
+    """An actor that can kill its process in a call, or in its constructor."""
 
     def __init__(self, ends: bool = False) -> None:
         if ends:
@@ -29,7 +29,7 @@ class Mortal:
 
 
 class Listener:
-    """An actor that hears of SIGTERM."""
+    """An actor that handles SIGTERM."""
 
     def __init__(self) -> None:
         self.heard = threading.Event()
@@ -112,17 +112,17 @@ EVENTS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         r"^Actor `Mortal` asks for \{CPU: 99\}, but this session has \{CPU: \d+, camera: 1, memory: [^,:]+\} in all",
     ),
 }
-"""What may happen to work; what makes it happen and returns a reference on what is lost; the error, and what it says:
-the name, how often it was tried, and the cause."""
+"""Events that lose work, by name. Each has a function that causes the event and returns a reference to the lost work,
+the error, and a pattern of its text: the name, the number of tries, and the cause."""
 
 
 class DeathContract:
-    """The cost of a dead process. Part of `ProcessEngineContract`."""
+    """The effects of a dead process. Part of `ProcessEngineContract`."""
 
     @pytest.mark.parametrize("event", EVENTS)
     def test_error_says_what_was_lost_and_how_often_it_was_tried(self, event: str) -> None:
         make, kind, pattern = EVENTS[event]
-        group = placement.placement_group([{"CPU": 1}])  # Ray has resources of its own for it
+        group = placement.placement_group([{"CPU": 1}])  # in Ray it has resources of its own
         assert group.wait(20)
         with pytest.raises(kind, match=pattern) as caught:
             api.get(make())

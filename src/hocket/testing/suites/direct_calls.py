@@ -1,4 +1,4 @@
-"""The contract of engines whose workers call actors directly."""
+"""The contract of engines with workers that call actors directly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hocket.testing.suites import programs
 
 
 class _Log:
-    """Keeps the numbers of the calls in the order in which they came."""
+    """An actor that records the numbers of its calls in the order of their arrival."""
 
     def __init__(self) -> None:
         self.entries: list[int] = []
@@ -44,7 +44,7 @@ class _Mortal:
 
 
 class DirectCallContract:
-    """Workers that call actors directly, as they do after a few calls. Part of `ProcessEngineContract`."""
+    """The direct calls of workers on actors, which begin after a few calls. Part of `ProcessEngineContract`."""
 
     def test_calls_keep_their_order_whichever_way_they_take(self) -> None:
         def call_in_many_ways(log: Any) -> list[int]:
@@ -113,7 +113,7 @@ class DirectCallContract:
         assert api.get(api.remote(use).remote(maker)) == expected
         programs.wait_until(
             lambda: session.get_engine().view.statistics()["objects"] <= 1
-        )  # where an actor counts as an object it is one
+        )  # 1 in engines that count an actor as an object
 
     def test_errors_of_direct_calls_are_raised_and_listed(self) -> None:
         def fail_often(counter: Any) -> list[str]:

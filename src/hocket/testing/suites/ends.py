@@ -1,7 +1,6 @@
-"""The contract of every engine on beginnings and ends: constructors on event loops, cancelled calls, and whatever
-nobody can reach any more.
+"""The contract of every engine on beginnings and ends: constructors on event loops, cancelled calls, unused objects.
 
-Parts of `EngineContract` and `ProcessEngineContract`.
+The classes are parts of `EngineContract` and `ProcessEngineContract`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from hocket.testing.suites import programs
 
 
 class _Ticker:
-    """Starts tasks in its constructor, each in another way."""
+    """An actor that starts tasks in its constructor, each in a different way."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -49,7 +48,7 @@ class _Ticker:
 
 
 class _Recorder:
-    """Remembers which of its calls ran, and which of these began although their cancellation was known."""
+    """An actor that records which of its calls ran, and which of these began after their cancellation was known."""
 
     def __init__(self) -> None:
         self.ran: set[int] = set()
@@ -86,9 +85,9 @@ class _ThreadRecorder:
 
 
 def _cancel_every_second(recorder: Any, method: str, count: int, losses: tuple[type[Exception], ...] = ()) -> set[int]:
-    """Make calls and cancel half of them while they run; return those that were reported as never started.
+    """Make calls, cancel half of them while they run, and return those that were reported as never started.
 
-    `losses` is what an engine may say that loses calls beside cancelled ones.
+    `losses` are the errors of an engine that loses calls beside cancelled ones.
     """
     api.get(recorder.__ray_ready__.remote())  # else all cancellations come before the first call begins
     refs = [getattr(recorder, method).remote(number) for number in range(count)]
@@ -109,7 +108,7 @@ def _cancel_every_second(recorder: Any, method: str, count: int, losses: tuple[t
 
 
 class _Held:
-    """An actor that is to end; says where it lives."""
+    """An actor that is to end. It returns its process id."""
 
     def get_pid(self) -> int:
         return os.getpid()
@@ -124,14 +123,14 @@ def _is_alive(pid: int) -> bool:
 
 
 def _wait_for_end(pid: int) -> bool:
-    """Tell whether a process ends soon, while this one asks nothing of the engine."""
+    """Return True when a process has ended, while this process makes no call to the engine; fail after a time-out."""
     programs.wait_until(lambda: not _is_alive(pid))
     return True
 
 
 SLEEP_SECONDS = 1.2
-"""After so long without a call everything in the engine that can go to sleep has done so. That much longer than that is
-needed: it is no wait for something to happen, but for nothing to happen."""
+"""Seconds without a call after which everything in the engine that can sleep does so. This waits for nothing to happen,
+so it must be much longer than necessary."""
 
 
 def _drop_after_silence(held: Any) -> bool:
@@ -144,7 +143,7 @@ def _drop_after_silence(held: Any) -> bool:
 
 
 class _Dropper:
-    """Drops a handle while it is at rest."""
+    """An actor that drops a handle while the actor is idle."""
 
     def drop_in_thread(self, held: Any) -> int:
         box = [held.remote()]
@@ -167,7 +166,7 @@ def _count_for_ever() -> Iterator[int]:
 
 
 class _Source:
-    """Yields without end, in three ways; says when that is over."""
+    """An actor with endless generators that counts how many of them have ended."""
 
     def __init__(self) -> None:
         self.ended = 0
@@ -193,7 +192,7 @@ class _AsyncSource(_Source):
 
 
 class _Node:
-    """Holds handles on others, or on itself."""
+    """An actor that holds handles on others, or on itself."""
 
     def get_pid(self) -> int:
         return os.getpid()
@@ -216,7 +215,7 @@ class _Node:
 
 
 class EndsContract:
-    """Every engine's ends. Part of `EngineContract`."""
+    """The ends in every engine. Part of `EngineContract`."""
 
     def test_constructor_of_an_asynchronous_actor_runs_on_its_loop(self) -> None:
         ticker = api.remote(_Ticker).remote()
@@ -244,14 +243,14 @@ class EndsContract:
 
 
 class ProcessEndsContract:
-    """The ends of engines with processes of their own. Part of `ProcessEngineContract`."""
+    """The ends in engines with processes of their own. Part of `ProcessEngineContract`."""
 
     race_rounds = 5
-    """How often a race is run whose moment is hit by chance; once is enough for an engine that leaves it to another."""
+    """How often to run a race that depends on chance. Once is enough for an engine that relies on another system."""
     race_calls = 500
-    """How many calls take part."""
+    """The number of calls in a race."""
     race_losses: tuple[type[Exception], ...] = ()
-    """What an engine says of calls that it loses beside cancelled ones; a limit of its own says that it may."""
+    """The errors of calls that an engine loses beside cancelled ones, if one of its limits allows such losses."""
 
     def test_asynchronous_actor_that_is_built_again_has_its_tasks_again(self) -> None:
         ticker = api.remote(max_restarts=1, max_task_retries=-1)(_Ticker).remote()
@@ -318,7 +317,7 @@ class ProcessEndsContract:
             recorder = api.remote(max_concurrency=size, concurrency_groups={"side": size})(_Recorder).remote()
             unstarted = _cancel_every_second(recorder, method, 400, self.race_losses)
             assert not unstarted & api.get(recorder.list_ran.remote()), f"in round {number}"
-            if method == "run":  # another thread may learn of it in the moment in which the call begins
+            if method == "run":  # in a group, another thread may learn of it just as the call begins
                 assert api.get(recorder.list_too_late.remote()) == []
 
     @pytest.mark.parametrize("size", [1, 4])
@@ -369,7 +368,7 @@ class ProcessEndsContract:
         dropper = api.remote(_AsyncDropper).remote()
         assert _wait_for_end(api.get(dropper.drop_in_task.remote(api.remote(_Held))))
 
-    # --- generators that nobody reads ---
+    # --- generators without a reader ---
 
     @pytest.mark.needs("abandoned_generators")
     @pytest.mark.parametrize("limit", [None, 2])
@@ -377,7 +376,7 @@ class ProcessEndsContract:
         count = api.remote(_count_for_ever)
         if limit:
             count = count.options(_generator_backpressure_num_objects=limit)
-        sources = [count.remote() for _ in range(3)]  # as many as there are CPUs, and one that waits for one
+        sources = [count.remote() for _ in range(3)]  # one for each CPU, and another that waits for a CPU
         assert api.get([next(sources[0]), next(sources[1])]) == [0, 0]
         sources.clear()
         assert api.get(api.remote(programs.get_pid).remote(), timeout=20) > 0
@@ -474,7 +473,7 @@ class ProcessEndsContract:
         gone = api.get(third.get_pid.remote())
         kept = api.put({"inside": [second]})
         del first, second, third
-        programs.wait_until(lambda: not _is_alive(gone))  # a search was made, and has not found the others
+        programs.wait_until(lambda: not _is_alive(gone))  # there was a search, and it did not find the others
         assert api.get(api.get(kept)["inside"][0].ask_often.remote(3)) > 0
 
     @pytest.mark.needs("unreachable_actors")

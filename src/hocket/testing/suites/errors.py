@@ -1,5 +1,4 @@
-"""The part of the contract that is about errors: what every engine does with what a user's code raises, however it
-behaves."""
+"""The contract of every engine on errors of a user's code, even hostile ones."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from hocket import exceptions
 from hocket.core import actor, api
 
 CHAIN = 30_000
-"""How many exceptions a very long chain has."""
+"""The number of exceptions in a very long chain."""
 
 
 def _refuse(*_: object) -> NoReturn:
@@ -101,12 +100,12 @@ class _PlainRaiser:
 
 
 def _print(error: BaseException) -> str:
-    """Return what Python prints of an error that nobody catches."""
+    """Return the text that Python prints for an uncaught error."""
     return "".join(traceback.format_exception(error))
 
 
 class ErrorContract:
-    """Errors of the user's code."""
+    """The errors of a user's code in every engine. Part of `EngineContract`."""
 
     @pytest.mark.parametrize("kind", HOSTILE, ids=lambda kind: kind.__name__)
     def test_error_that_cannot_be_described_is_told_all_the_same(self, kind: type[Exception]) -> None:
@@ -242,7 +241,7 @@ class ErrorContract:
     def test_call_on_an_actor_whose_constructor_raised_tells_its_error(self, by_name: bool) -> None:
         options: dict[str, Any] = {"name": "unborn"} if by_name else {}
         unborn = api.remote(_Unborn).options(**options).remote()
-        for _ in range(2):  # on its way when the constructor raised, and after it
+        for _ in range(2):  # a call from before the constructor raised, and a call from after that
             with pytest.raises(exceptions.ActorDiedError, match="constructor raised an exception") as caught:
                 api.get(unborn.use.remote())
             error = caught.value

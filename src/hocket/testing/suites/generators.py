@@ -14,7 +14,7 @@ from hocket.testing.suites import programs
 
 
 class GeneratorContract:
-    """Every engine's generators. Part of `EngineContract`."""
+    """The generators of every engine. Part of `EngineContract`."""
 
     def test_generator_gives_its_items_one_by_one(self) -> None:
         @api.remote

@@ -1,4 +1,4 @@
-"""The contract of engines with processes of their own, on actors: restarts, generators, ends."""
+"""The contract of engines with processes of their own on actors: restarts, generators, ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hocket.core import api
 from hocket.testing.suites import programs
 
 QUIET_SECONDS = 0.1
-"""So long does work call nothing of the engine, which may then see to itself in another way."""
+"""Seconds of work without a call to the engine, after which the engine may serve itself in a different way."""
 
 
 class ProcessActorContract:
@@ -111,7 +111,7 @@ class ProcessActorContract:
         phoenix = build(argument, more=other)
         del argument, other
         assert api.get(phoenix.look.remote()) == (300_000.0, False)
-        for _ in range(3):  # objects that nobody refers to are gone a moment later
+        for _ in range(3):  # several times, because objects without references vanish only a moment later
             with pytest.raises(exceptions.ActorUnavailableError):
                 api.get(phoenix.die.options(max_task_retries=0).remote())
             assert api.get(api.get_actor("phoenix").look.remote()) == (300_000.0, True)
@@ -158,7 +158,7 @@ class ProcessActorContract:
         sleeping = sleeper.sleep.remote()
         programs.wait_until(lambda: bool(api.get(sleeper.look.remote())))
         api.cancel(sleeping)
-        with pytest.raises(  # Ray says no name
+        with pytest.raises(  # Ray's message has no name
             exceptions.TaskError, match=r"^(Call `\S*Sleeper.sleep`|The task) was cancelled"
         ) as caught:
             api.get(sleeping)
@@ -199,7 +199,7 @@ class ProcessActorContract:
 
         is_threaded = kind == "threaded"
         producer = (api.remote(Threaded).options(max_concurrency=2) if is_threaded else api.remote(Producer)).remote()
-        api.get(producer.__ray_ready__.remote())  # else the first item makes up for a start that took long
+        api.get(producer.__ray_ready__.remote())  # else the first item hides a slow start
         for turn in range(3):
             seen = tmp_path / str(turn)
             items = getattr(producer, kind).options(num_returns="streaming").remote(seen)
@@ -329,7 +329,7 @@ class ProcessActorContract:
             for i in range(6):
                 if i == 3 and not path.exists():
                     path.touch()
-                    time.sleep(0.05)  # so that the first items are on their way
+                    time.sleep(0.05)  # until the first items are on their way
                     os.kill(os.getpid(), signal.SIGKILL)
                 yield i
 

@@ -18,7 +18,7 @@ from hocket.testing.suites import programs
 
 
 class ProcessContract:
-    """The processes of an engine that has some of its own. Part of `ProcessEngineContract`."""
+    """The processes of engines with processes of their own. Part of `ProcessEngineContract`."""
 
     def test_tasks_run_in_other_processes_at_the_same_time(self) -> None:
         class Meeting:
@@ -120,7 +120,7 @@ class ProcessContract:
         def maybe_wait(gate: Any) -> str:
             return str(api.get(gate.wait.remote())) if gate is not None else "short"
 
-        api.get([maybe_wait.remote(None) for _ in range(300)])  # the function is now known to be short: queues are deep
+        api.get([maybe_wait.remote(None) for _ in range(300)])  # now it is known to be short: deep queues
         late = [maybe_wait.remote(gate) for _ in range(2)]
         behind = [maybe_wait.remote(gate) for _ in range(6)]
         for ref in behind:
@@ -214,7 +214,7 @@ class ProcessContract:
             if gate is not None:
                 api.get(gate.wait.remote())
 
-        api.get([maybe_wait.remote(None) for _ in range(300)])  # the function is now known to be short
+        api.get([maybe_wait.remote(None) for _ in range(300)])  # now the function is known to be short
         late = maybe_wait.remote(gate)
         api.get([maybe_wait.remote(None) for _ in range(300)], timeout=30)
         gate.open.remote()

@@ -1,4 +1,4 @@
-"""Functions and actors that the suites run, and how they wait for what has no reference."""
+"""Functions and actors that the suites run, and helpers for waiting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hocket.core import actor, api, session
 from hocket.engine import contract
 
 CPUS = 2
-"""How many CPUs the session of each test has."""
+"""The number of CPUs in the session of each test."""
 
 
 def square(x: int) -> int:
@@ -86,7 +86,7 @@ class AsyncGate:
 
 
 class Sleeper:
-    """An asynchronous actor whose calls wait for time, for a thread and for each other."""
+    """An asynchronous actor with calls that wait for a time, for a thread and for each other."""
 
     async def sleep(self, seconds: float) -> float:
         await asyncio.sleep(seconds)
@@ -101,7 +101,7 @@ class Sleeper:
 
 
 class GroupedGate:
-    """Is opened in a concurrency group of its own, while others wait."""
+    """A gate that is opened in a concurrency group of its own, while other calls wait."""
 
     def __init__(self) -> None:
         self.event = threading.Event()
@@ -125,7 +125,7 @@ class Recorder:
 
 
 def wait_until(is_done: Callable[[], bool], limit_s: float = 20.0) -> None:
-    """Wait for what has no reference; fails after `limit_s` seconds."""
+    """Wait until a condition holds; fail after `limit_s` seconds. For events without a reference to wait for."""
     deadline = time.monotonic() + limit_s
     while not is_done():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -133,7 +133,7 @@ def wait_until(is_done: Callable[[], bool], limit_s: float = 20.0) -> None:
 
 
 def call_often(method: Any) -> None:
-    """Call a method of an actor without arguments, more often than it takes for a worker to call the actor directly."""
+    """Call an actor's method without arguments, so often that the worker calls the actor directly from then on."""
     for _ in range(8):
         api.get(method.remote())
 
@@ -154,7 +154,7 @@ def is_dead(counter: Any) -> bool:
 
 
 def note_and_end_some(file: str, number: int, every: int) -> int:
-    """Note the run; end the process in each run whose number is one less than a multiple of `every`."""
+    """Note the run in a file. End the process if the run's number is one less than a multiple of `every`."""
     with open(file, "ab", buffering=0) as trace:
         trace.write(b"%d\n" % number)
     if number % every == every - 1:
@@ -163,7 +163,7 @@ def note_and_end_some(file: str, number: int, every: int) -> int:
 
 
 def split_outcomes(refs: Sequence[contract.AnyRef], kind: type[Exception]) -> tuple[list[int], list[object]]:
-    """Return the places of those that failed with an error of that kind, and the values of the others."""
+    """Return the indices of references that failed with an error of this kind, and the values of the others."""
     failed, values = [], []
     for place, ref in enumerate(refs):
         try:

@@ -16,17 +16,17 @@ from hocket.testing.suites import programs
 
 
 class _GroupHolder:
-    """Reserves all CPUs."""
+    """An actor that reserves all CPUs."""
 
     def reserve(self, lifetime: str | None = None) -> int:
-        """Return its process when it has them."""
+        """Reserve all CPUs, and return the actor's process id."""
         group = placement.placement_group([{"CPU": programs.CPUS}], name="held", lifetime=lifetime)
         assert group.wait(20)
         return os.getpid()
 
 
 class ResourceContract:
-    """Every engine's resources and placement groups. Part of `EngineContract`."""
+    """The resources and placement groups of every engine. Part of `EngineContract`."""
 
     def test_resources_are_reported(self) -> None:
         total = api.cluster_resources()
@@ -167,7 +167,7 @@ class ResourceContract:
 
 
 class EnvironmentContract:
-    """Every engine's runtime environments and groups. Part of `EngineContract`."""
+    """The runtime environments and groups of every engine. Part of `EngineContract`."""
 
     def test_variables_are_seen_and_inherited(self) -> None:
         @api.remote

@@ -13,7 +13,7 @@ from hocket.testing.suites import programs
 
 
 class TaskContract:
-    """Every engine's tasks, and their exceptions. Part of `EngineContract`."""
+    """The tasks of every engine, and their exceptions. Part of `EngineContract`."""
 
     def test_task_returns_its_value(self) -> None:
         square = api.remote(programs.square)
@@ -151,7 +151,7 @@ class TaskContract:
             api.get(flaky.remote(counter, 100))
         cause: Any = caught.value.cause  # type: ignore[attr-defined]
         assert (type(cause), cause.code, str(cause)) == (CodeError, 9, "9: not yet")
-        with pytest.raises(CodeError, match="9: not yet"):  # it can be sent once more
+        with pytest.raises(CodeError, match="9: not yet"):  # the error can be sent once more
             raise api.get(api.put(caught.value))
 
     def test_error_info_lists_failures(self) -> None:

@@ -1,4 +1,4 @@
-"""The contract of every engine on values: pass them, keep them, give them back; and wait for them."""
+"""The contract of every engine on values: how they are passed, kept, returned and awaited."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hocket.testing.suites import programs
 
 
 class ValueContract:
-    """Every engine's values. Part of `EngineContract`."""
+    """The values of every engine. Part of `EngineContract`."""
 
     def test_put_takes_a_snapshot(self) -> None:
         value = [1]

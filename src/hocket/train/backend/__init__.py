@@ -1,4 +1,4 @@
-"""How a framework lets the ranks of a group talk to each other; for programs that bring a `Backend` of their own."""
+"""How a framework connects the ranks of a group; for programs with a `Backend` of their own."""
 
 from hocket.train.run.backend import Backend as Backend
 from hocket.train.run.backend import BackendConfig as BackendConfig

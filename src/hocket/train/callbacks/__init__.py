@@ -1,4 +1,4 @@
-"""Hooks of the user: `UserCallback` is for ``fit()``; the others are those of 2022, for `Trainer.run`."""
+"""Base classes of callbacks: `UserCallback` is for ``fit()``; the others, of 2022, are for `Trainer.run`."""
 
 from hocket.train.compat.classic.training_callbacks import JsonLoggerCallback as JsonLoggerCallback
 from hocket.train.compat.classic.training_callbacks import MLflowLoggerCallback as MLflowLoggerCallback

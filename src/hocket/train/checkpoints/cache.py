@@ -1,10 +1,10 @@
 """Copies of the run's checkpoints on a node that does not share the run's folder: the rank's side.
 
-A rank that uses such a checkpoint asks the driver for it, among its reports, and waits. The driver sends the chunks to
-the first rank of a node that asks, and tells the others of that node where the copy is. All copies of a node lie in one
-folder among its temporary files, whose name the driver gives. It is removed by a task on the node after the ranks have
-ended, however they ended. Only the end of the driver itself by SIGKILL, or of the node's engine, leaves it; then the
-next run that copies something on that node finds that nobody holds its lock, and removes it.
+A rank that uses such a checkpoint sends the driver a request, among its reports, and waits. The driver sends the chunks
+to the first rank of a node that requests them, and sends the other ranks of that node the path of the copy. All copies
+of a node lie in one folder among its temporary files, with a name from the driver. A task on the node removes the
+folder after the ranks have ended, however they ended. The folder remains only if SIGKILL ends the driver, or the node's
+engine ends. Then the next run that copies to that node finds the folder's lock free, and removes the folder.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from hocket.stores import working_folders
 from hocket.train.checkpoints import file_chunks
 
 FOLDER_PREFIX = "hocket-train-"
-"""How the names of nodes' folders begin."""
+"""The beginning of the names of nodes' folders."""
 
-_END_SECONDS = 10.0  # how long killed ranks may take to be gone; milliseconds, but on a machine that swaps. A guess
+_END_SECONDS = 10.0  # for killed ranks to be gone: milliseconds, except on a machine that swaps. A guess
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A rank asks for the files of a committed checkpoint."""
+    """A rank's request for the files of a committed checkpoint."""
 
     number: int
-    """How many requests the rank had made before: what is answered late is not taken for the answer to a later one."""
+    """The number of the rank's earlier requests. By it, a late answer is not taken for that to a later request."""
     origin: str
-    """The checkpoint's folder, where the run is kept."""
+    """The checkpoint's folder where the run is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,11 @@ class Receipt:
     """A rank's answer to a chunk."""
 
     error: Exception | None = None
-    """What went wrong, if anything did. Not the answer itself, because an engine raises an error that is a call's
-    value."""
+    """The error, if there was one. It is wrapped, because an engine would raise an error that is a call's value."""
 
 
 class _Copy:
-    """One checkpoint's way to this rank."""
+    """One checkpoint on its way to this rank."""
 
     def __init__(self) -> None:
         self.is_settled = threading.Event()
@@ -67,10 +66,10 @@ class CheckpointCache:
         self._node_lock: int | None = None
 
     def fetch(self, origin: str) -> str:
-        """Return the path of the copy on this node; wait for it if need be."""
+        """Return the path of the copy on this node; wait for the copy if need be."""
         with self._lock:
             copy = self._copies.get(origin)
-            if copy is None or copy.error is not None:  # a failure is not for ever: ask again
+            if copy is None or copy.error is not None:  # a failure may pass: ask again
                 copy = self._copies[origin] = _Copy()
                 self._requests.append(copy)
                 self._ask(Request(len(self._requests) - 1, origin))
@@ -80,8 +79,7 @@ class CheckpointCache:
         return copy.path
 
     def take(self, request: Request, folder: str, chunk: file_chunks.FileChunk) -> Receipt:
-        """Write a chunk of the checkpoint below the node's folder. What goes wrong is in the receipt, and `fetch`
-        raises it."""
+        """Write a chunk of the checkpoint below the node's folder. The receipt has the error, and `fetch` raises it."""
         copy = self._requests[request.number]
         try:
             chunk = file_chunks.pass_point("train.in_download", chunk)
@@ -100,7 +98,7 @@ class CheckpointCache:
     def settle(self, request: Request, outcome: str | Exception) -> None:
         """End the wait for a checkpoint with the path of the node's copy, or with an error."""
         copy = self._requests[request.number]
-        if copy.is_settled.is_set():  # this rank knew it first
+        if copy.is_settled.is_set():  # this rank knew the outcome first
             return
         if isinstance(outcome, str):
             copy.path = outcome
@@ -112,14 +110,14 @@ class CheckpointCache:
         copy.is_settled.set()
 
     def _hold(self, folder: str) -> None:
-        """Make the node's folder, if it is not there, and hold its lock until this process ends."""
+        """Make the node's folder, if it is missing, and hold its lock until this process ends."""
         if self._node_lock is None:
             working_folders.sweep(FOLDER_PREFIX, Path(folder).parent)
             self._node_lock = working_folders.join(folder)
 
 
 def remove_folder(folder: str, pids: Sequence[int]) -> None:
-    """Remove a node's folder, when the processes that write there are gone. Runs on the node."""
+    """Remove a node's folder when the processes that write there are gone. Runs on the node."""
     deadline = time.monotonic() + _END_SECONDS
     while any(_is_alive(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -137,11 +135,10 @@ def _is_alive(pid: int) -> bool:
 
 
 def name_folder(temporary: str, token: str, node_rank: int) -> str:
-    """Return the path of a node's folder, from that of its temporary files, which may be on a disk that other nodes
-    see too."""
+    """Return the path of a node's folder among its temporary files, which may be on a disk that other nodes share."""
     return str(Path(temporary, f"{FOLDER_PREFIX}{token}-{node_rank}"))
 
 
 def find_temporary() -> str:
-    """Return where temporary files of this node lie."""
+    """Return the folder of this node's temporary files."""
     return tempfile.gettempdir()

@@ -1,8 +1,8 @@
-"""A folder that holds the state of a training run.
+"""Handles on checkpoints: folders that hold the state of a training run.
 
-A handle names a folder of the machine where it was made, or one in a store such as S3, which is the same from
-everywhere. One that `hocket.train.get_checkpoint` gives names the run's folder, which a rank on another machine may not
-see. There the handle has a `Fetch`: the first use of its path brings the files.
+A handle names a folder of the machine where it was made, or a folder in a store such as S3, which all machines see. A
+handle from `hocket.train.get_checkpoint` names a folder of the driver, which a rank on another machine may not see.
+There the handle has a `Fetch`: the first use of its path copies the files.
 """
 
 from __future__ import annotations
@@ -21,35 +21,34 @@ from hocket.stores import commits, files, local_files, places
 from hocket.train import errors
 
 METADATA_NAME: Final = ".metadata.json"
-"""The file in the folder that holds what `Checkpoint.set_metadata` was given."""
+"""The file in the folder that holds the dict of `Checkpoint.set_metadata`."""
 
 MANIFEST_NAME: Final = ".hocket-manifest.json"
-"""The file that makes a folder a committed checkpoint: which files it has, with sizes and digests."""
+"""The file that makes a folder a committed checkpoint: a list of its files with sizes and digests."""
 
 LOOSE: Final = frozenset({METADATA_NAME})
 """The files that may change after the commit."""
 
 Fetch = Callable[[str], str]
-"""Brings the files of a folder of the driver's to this node; returns the path of the copy."""
+"""Copies the files of a folder of the driver to this node, and returns the path of the copy."""
 
 
 @missing.explain_attributes
 @final
 class Checkpoint(metaclass=missing.Explaining):
-    """A handle on a folder of files. It owns nothing: the folder stays when the handle goes.
+    """A handle on a folder of files. The handle owns nothing: the folder stays when the handle goes.
 
-    Two handles are equal if they name the same folder of the same run, wherever they are; a copy on another node does
-    not count.
+    Two handles are equal if they name the same folder of the same run. The paths of copies on other nodes do not count.
 
     Args:
         path: The folder, or an address such as ``s3://bucket/folder``. It need not exist yet.
-        filesystem: Where the path is: one of pyarrow's file systems or of fsspec's. Default: this machine, unless the
-            path is an address.
+        filesystem: The file system of the path, of pyarrow or fsspec. Default: this machine, unless the path is an
+            address.
 
     Raises:
-        TypeError: The path is no path, or the file system none.
-        ValueError: Nobody knows the scheme of the address.
-        MissingExtraError: It needs a library that is not installed.
+        TypeError: `path` is not a path, or `filesystem` is not a file system.
+        ValueError: The scheme of the address is unknown.
+        MissingExtraError: The file system needs a library that is not installed.
 
     Example:
         >>> import tempfile
@@ -72,12 +71,11 @@ class Checkpoint(metaclass=missing.Explaining):
 
     @property
     def path(self) -> str:
-        """The folder, as `filesystem` has it: on this machine an absolute path that can be read here, in a store such
-        as S3 ``"bucket/folder"``.
+        """The folder in `filesystem`: an absolute path that is readable here, or ``"bucket/folder"`` in a store.
 
-        In a rank that does not share the run's folder, what `get_checkpoint` returned is copied to the rank's node when
-        this is first asked for, once for all ranks of the node, and compared with the digests of the commit. The copy
-        is removed when the training function has ended or failed in all ranks.
+        In a rank that does not share the run's folder, the first access copies a checkpoint of `get_checkpoint` to the
+        rank's node, once for all ranks there. The copy is compared with the digests of the commit. It is removed when
+        the training function has ended or failed in all ranks.
 
         Raises:
             TransferError: The files did not arrive as they were committed.
@@ -86,7 +84,7 @@ class Checkpoint(metaclass=missing.Explaining):
 
     @property
     def filesystem(self) -> Any:
-        """The file system of `path`, as one of pyarrow's.
+        """The file system of `path`, as an object of pyarrow.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
@@ -99,32 +97,32 @@ class Checkpoint(metaclass=missing.Explaining):
 
     @property
     def place(self) -> places.Place | None:
-        """Where it is in a store; None on this machine."""
+        """The folder's place in a store; None for a folder of a machine."""
         return self._place
 
     @property
     def origin(self) -> str:
-        """The folder's path where the run is kept; the same in all ranks, and not readable in each."""
+        """The folder's path where the run is kept. It is the same in all ranks, but not readable in each."""
         return self._origin
 
     @classmethod
     def from_directory(cls, path: str | os.PathLike[str]) -> Checkpoint:
-        """Return a handle on the folder, which is not copied."""
+        """Return a handle on a folder. The folder is not copied."""
         return cls(path)
 
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
         """Copy the files to a folder, and return its path.
 
-        What comes from a store is compared with the digests of the commit.
+        Files from a store are compared with the digests of the commit.
 
         Args:
-            path: The folder; made if need be. Default: a new one in the system's temporary folder, which the caller
+            path: The folder; made if need be. Default: a new folder in the system's temporary folder, which the caller
                 removes.
 
         Raises:
             FileNotFoundError: There is no such checkpoint.
-            TransferError: The files are not those that were committed.
-            StoreError: The store does not give them.
+            TransferError: The files differ from those that were committed.
+            StoreError: The store does not return the files.
         """
         source = self._find() if self._place is None else None
         target = str(Path(path).resolve()) if path is not None else tempfile.mkdtemp(prefix="checkpoint-")
@@ -141,13 +139,14 @@ class Checkpoint(metaclass=missing.Explaining):
 
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:
-        """Give the path of a folder with the files, to read from: the folder itself where it can be seen, else the
-        node's copy; what is in a store is copied for the duration of the block.
+        """Yield the path of a folder with the files, to read: the folder itself if this machine sees it, else a copy.
+
+        Files in a store are copied for the duration of the block.
 
         Raises:
             FileNotFoundError: There is no such checkpoint.
-            TransferError: The files are not those that were committed.
-            StoreError: The store does not give them.
+            TransferError: The files differ from those that were committed.
+            StoreError: The store does not return the files.
         """
         if self._place is None:
             yield self._find()
@@ -157,10 +156,10 @@ class Checkpoint(metaclass=missing.Explaining):
             yield folder
 
     def get_metadata(self) -> dict[str, Any]:
-        """Return what `set_metadata` stored; an empty dict if nothing.
+        """Return the dict that `set_metadata` stored; an empty dict if there is none.
 
         Raises:
-            ValueError: Something else has written there since.
+            ValueError: The file with the dict is damaged.
         """
         try:
             if self._place is None:
@@ -180,10 +179,10 @@ class Checkpoint(metaclass=missing.Explaining):
         return found
 
     def set_metadata(self, metadata: Mapping[str, object]) -> None:
-        """Store a dict with the files, in place of what was stored.
+        """Store a dict with the files, in place of an earlier dict.
 
         Raises:
-            TypeError: It holds something that JSON cannot hold.
+            TypeError: The dict holds a value that JSON cannot hold.
             RuntimeError: The files are kept on another machine, and only a copy is here.
         """
         if self._fetch is not None:
@@ -210,7 +209,7 @@ class Checkpoint(metaclass=missing.Explaining):
         return Path(self.path, METADATA_NAME)
 
     def _find(self) -> str:
-        """Return the path; raise if there is nothing."""
+        """Return the path; raise if there is no folder."""
         path = self.path
         if not Path(path).is_dir():
             raise FileNotFoundError(
@@ -239,12 +238,12 @@ class Checkpoint(metaclass=missing.Explaining):
 
 
 def build(origin: str, fetch: Fetch | None = None, place: places.Place | None = None) -> Checkpoint:
-    """Return a handle on a folder that may be another machine's, without a look at it.
+    """Return a handle on a folder, which may be on another machine, without accessing it.
 
     Args:
-        origin: The folder's absolute path there.
-        fetch: Brings the files, if they cannot be read here.
-        place: Where it is, if that is in a store.
+        origin: The folder's absolute path where the run is kept.
+        fetch: Copies the files to this node, if they cannot be read here.
+        place: The folder's place in a store, if it is in one.
     """
     checkpoint = object.__new__(Checkpoint)
     checkpoint._origin = origin
@@ -254,7 +253,7 @@ def build(origin: str, fetch: Fetch | None = None, place: places.Place | None = 
 
 
 def bring(place: places.Place, target: Path) -> None:
-    """Bring a checkpoint's files from a store to a folder, and compare them with its manifest."""
+    """Download a checkpoint's files from a store to a folder, and compare them with its manifest."""
     try:
         commits.fetch(place, target, MANIFEST_NAME, LOOSE)
     except FileNotFoundError as error:

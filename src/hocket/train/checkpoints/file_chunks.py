@@ -1,10 +1,10 @@
 """A folder's files on their way to another disk: cut into chunks, put together again, and compared with their digests.
 
-Between a rank and the driver that share no folder, a checkpoint travels through the engine like any other value: `pack`
-gives it in chunks of a few MiB, `Unpacker` writes them. So neither side ever holds more than a few chunks, whatever the
-checkpoint's size. The digest is of what the sender read, or of what was committed, and the receiver computes its own of
-what it wrote; a file whose digests differ, or a folder whose last chunk never came, is a `TransferError`. Many small
-files share a chunk, because each chunk costs a message.
+If a rank and the driver share no folder, a checkpoint travels through the engine like any other value: `pack` yields
+chunks of a few MiB, and `Unpacker` writes them. So neither side ever holds more than a few chunks. The sender's digest
+is of the bytes that it read, or from the commit. The receiver computes its own of the bytes that it wrote. If digests
+differ, or the last chunk never comes, there is a `TransferError`. Many small files share a chunk, because each chunk
+costs a message.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from hocket.train import errors
 from hocket.train.checkpoints import storage
 
 CHUNK_BYTES = 8 << 20
-"""How many bytes of files a chunk has at most. A guess: large against the cost of a message, small against memory."""
+"""The most bytes of files in a chunk. A guess: large against the cost of a message, small against memory."""
 
 CHUNKS_AHEAD = 2
-"""How many chunks a rank may be ahead of the driver. One is under way while the next one is read."""
+"""The most chunks that a rank may be ahead of the driver. One is under way while the next one is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes of one file, which follow those of the piece before it."""
+    """Bytes of one file. They follow the bytes of the file's last piece."""
 
     file: str
-    """Its path, relative to the folder."""
+    """The file's path, relative to the folder."""
     data: bytes
     end: storage.FileRecord | None
-    """What the whole file must be, if these are its last bytes."""
+    """The record that the whole file must match, if these are its last bytes; else None."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileChunk:
-    """The files that travel at once."""
+    """A chunk of files that travel in one message."""
 
     pieces: tuple[Piece, ...]
     folders: tuple[str, ...] = ()
-    """Folders inside the folder, outer ones first. In the first chunk."""
+    """Folders inside the folder, outer ones first. Only in the first chunk."""
     file_count: int | None = None
-    """How many files there were. In the last chunk only."""
+    """The number of all files. Only in the last chunk."""
 
 
 def pack(
@@ -58,14 +58,14 @@ def pack(
     *,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[FileChunk]:
-    """Read files, and give them in chunks.
+    """Yield a folder's files in chunks.
 
     Args:
         source: The folder.
         folders: The folders inside it.
-        names: Its files.
-        records: What is known of files from their commit. Of others the digest is computed from what is read.
-        chunk_bytes: How large a chunk may be.
+        names: The files inside it.
+        records: Records of files from their commit. The digests of other files are computed from the bytes read.
+        chunk_bytes: The most bytes in a chunk.
     """
     pieces: list[Piece] = []
     room = chunk_bytes
@@ -82,7 +82,7 @@ def pack(
 
 
 def _read(path: Path, known: storage.FileRecord | None, most: int) -> Iterator[tuple[bytes, storage.FileRecord | None]]:
-    """Give a file's bytes, and with the last of them its record."""
+    """Yield a file's bytes, with its record beside the last of them."""
     digest, size = hashlib.sha256(), 0
     with local_files.open_regular(path) as file:
         data = file.read(most)
@@ -99,7 +99,7 @@ def _read(path: Path, known: storage.FileRecord | None, most: int) -> Iterator[t
 
 
 def pass_point(point: str, chunk: FileChunk) -> FileChunk:
-    """Come to a named point with a chunk; return it, damaged if a test has armed a fault there."""
+    """Pass a chunk through a named fault point, and return it; it is damaged if a test has armed a fault there."""
     plan = faults.plan
     if plan is None:
         return chunk
@@ -108,18 +108,18 @@ def pass_point(point: str, chunk: FileChunk) -> FileChunk:
 
 
 class Unpacker:
-    """Puts a folder together from its chunks, which must come in their order.
+    """The receiver that puts a folder together from its chunks, in order.
 
     Args:
         target: The folder; made if need be.
-        what: For messages: whose files they are, as in ``"rank 1's checkpoint"``.
+        what: The name of the files in messages, such as ``"rank 1's checkpoint"``.
         is_durable: Whether each file must be on the disk when it is complete.
     """
 
     def __init__(self, target: Path, what: str, *, is_durable: bool) -> None:
         self.target = target
         self.files: dict[str, storage.FileRecord] = {}
-        """The files that are complete and right."""
+        """The records of files that are complete and correct."""
         self._what = what
         self._is_durable = is_durable
         self._is_whole = False
@@ -130,16 +130,16 @@ class Unpacker:
         target.mkdir(parents=True, exist_ok=True)
 
     def take(self, chunk: FileChunk) -> None:
-        """Write what a chunk holds."""
+        """Write the contents of a chunk."""
         with storage.explained_if_full(self.target):
             for folder in chunk.folders:
-                if folder != ".":  # the first one
+                if folder != ".":  # the folder itself
                     names.join(self.target, folder, self._what).mkdir(parents=True, exist_ok=True)
             try:
                 for piece in chunk.pieces:
                     self._write(piece)
             except OSError:
-                with contextlib.suppress(OSError):  # it has no space for what is left to write either
+                with contextlib.suppress(OSError):  # a full disk fails again at the rest of the buffer
                     self.close()
                 raise
         if chunk.file_count is not None:
@@ -181,14 +181,18 @@ class Unpacker:
         )
 
     def finish(self) -> storage.Staged:
-        """Return what has arrived."""
+        """Return the files that have arrived.
+
+        Raises:
+            TransferError: The last chunk has not come.
+        """
         if not self._is_whole:
             inside = f", and {self._name!r} ended after {self._size} bytes" if self._file is not None else ""
             raise self._tear(f"the stream ended after {len(self.files)} whole files{inside}")
         return storage.Staged(str(self.target), self.files)
 
     def close(self) -> None:
-        """Close the file that is open, if one is."""
+        """Close the open file, if there is one."""
         file, self._file = self._file, None
         if file is not None:
             file.close()

@@ -1,4 +1,4 @@
-"""The contents of a run's folder: whole checkpoints, and the rest of damaged ones; on this machine or in a store."""
+"""The contents of a run's folder: whole checkpoints and remains of damaged ones, on this machine or in a store."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.checkpoints import storage
 
 DAMAGED_SUFFIX: Final = ".damaged"
-"""What the name of a damaged checkpoint gets when another one needs its name."""
+"""The suffix for the name of a damaged checkpoint when another checkpoint needs that name."""
 
 OWN_NAME: Final = re.compile(r"checkpoint_\d{6,}")
-"""What a checkpoint is called unless the user says otherwise."""
+"""The default names of checkpoints."""
 
 _NO_MANIFEST: Final = "it has no manifest, so it was not committed, or has lost files"
 
 
 NAME_RULE: Final = f"the name of one folder that does not start with '.' or end with {DAMAGED_SUFFIX!r}"
-"""What `is_name` says, for messages."""
+"""The rule of `is_name` in words, for messages."""
 
 
 def is_name(name: str) -> bool:
-    """Tell whether a checkpoint may be called so by the user, and is found again."""
+    """Return whether a user may give a checkpoint this name. Checkpoints with other names would not be found again."""
     return not (names.find_folder_fault(name) or name.startswith(".") or name.endswith(DAMAGED_SUFFIX))
 
 
@@ -37,15 +37,15 @@ class Kept:
 
     name: str
     shown: str
-    """How messages call it."""
+    """The folder's name in messages."""
     checkpoint: checkpoint_module.Checkpoint
     manifest: Mapping[str, Any]
     damage: str | None = None
-    """What is wrong with it; None if it is whole."""
+    """A description of the damage; None if the checkpoint is whole."""
 
 
 def list_local(run_path: Path) -> Iterator[Kept]:
-    """Give the checkpoints in a run's folder; each file is compared with its digest."""
+    """Yield the checkpoints in a run's folder. Each file is compared with its digest."""
     for folder in run_path.iterdir() if run_path.is_dir() else ():
         if folder.name.endswith(DAMAGED_SUFFIX):
             continue
@@ -61,8 +61,8 @@ def list_local(run_path: Path) -> Iterator[Kept]:
 
 
 def list_stored(shelf: commits.Shelf) -> Iterator[Kept]:
-    """Give the checkpoints in a run's folder in a store; names and sizes of the files are compared, as their contents
-    are when they are read."""
+    """Yield the checkpoints in a run's folder in a store. Names and sizes of the files are compared now, contents only
+    when they are read."""
     folders = shelf.list_folders()
     pending = folders.get(commits.PENDING, {})
     for name, sizes in folders.items():

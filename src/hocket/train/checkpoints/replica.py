@@ -1,17 +1,16 @@
-"""A run that is kept in a store: it goes on in a working folder of this machine, and the store has all that is
-committed.
+"""A run in a store: the run works in a folder of this machine, and the store has everything that is committed.
 
-Ranks, staging, tokens and renaming are as for a run in a folder, because they see the working folder only. What is new
-is done by the driver: a checkpoint that is committed in the working folder is sent to the store, and committed there
-(`hocket.stores.commits`), before the ranks learn of it. So a checkpoint that a rank knows is in the store, whatever
-becomes of this machine. A store that fails ends the run, with what was committed before.
+Ranks, staging, tokens and renaming work as for a run in a folder, because they see only the working folder. The driver
+does the rest: it sends a checkpoint that is committed in the working folder to the store, and commits it there
+(`hocket.stores.commits`), before the ranks get the acknowledgement. So a checkpoint that a rank knows is in the store,
+even if this machine is lost. If the store fails, the run ends, with its earlier commits.
 
-The working folder (`hocket.stores.working_folders`) is made anew for each `fit`, and removed at its end. So there is
-one way to go on with a run, be it here or on another machine: from what the store has. The newest checkpoint's files
-are brought at the start; of others only the manifests are read.
+The working folder (`hocket.stores.working_folders`) is made anew for each `fit`, and removed at its end. So a run
+always continues from the store, here or on another machine. The files of the newest checkpoint are downloaded at the
+start; of the others only the manifests are read.
 
-Files beside the checkpoints, such as loggers', are brought at the start, and sent with each checkpoint and at the end,
-if they have changed. Those that a killed run wrote after its last commit are lost.
+Files beside the checkpoints, such as those of loggers, are downloaded at the start. Changed files are sent with each
+checkpoint and at the end. If a run is killed, files that it wrote after its last commit are lost.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ class Replica:
     """The driver's side of a run's folder in a store. Used by one thread.
 
     Args:
-        place: The run's folder there.
-        run_storage: The working folder.
+        place: The run's folder in the store.
+        run_storage: The run's working folder.
     """
 
     def __init__(self, place: places.Place, run_storage: storage.Storage) -> None:
@@ -47,12 +46,10 @@ class Replica:
         self._shelf = open_shelf(place)
         self._token = ""
         self._sent: dict[str, tuple[int, int]] = {}
-        """Size and time of each file beside the checkpoints, as it is in the store."""
+        """Size and modification time of each file beside the checkpoints, as of its last transfer."""
 
     def open(self) -> None:
-        """Become the one that writes there, remove what was left half done, and bring the files beside the
-        checkpoints.
-        """
+        """Claim the store's folder, remove half-done work, and download the files beside the checkpoints."""
         self._token = self._shelf.claim()
         self._shelf.sweep()
         for name, sizes in self._shelf.list_folders().items():
@@ -64,22 +61,22 @@ class Replica:
                         self._sent[path] = _read_state(self._folder / path)
 
     def close(self) -> None:
-        """Send the files beside the checkpoints, and let others write."""
+        """Send the files beside the checkpoints, and release the claim."""
         self._shelf.check_claim(self._token)
         self._send_files()
         self._shelf.release(self._token)
 
     def list_kept(self) -> Iterator[kept.Kept]:
-        """Give the checkpoints that are there."""
+        """Yield the checkpoints in the store."""
         return kept.list_stored(self._shelf)
 
     def get_handle(self, name: str) -> checkpoint_module.Checkpoint:
-        """Return the handle on a checkpoint there."""
+        """Return the handle on a checkpoint in the store."""
         place = self.place.join(name)
         return checkpoint_module.build(place.path, None, place)
 
     def commit(self, name: str) -> None:
-        """Send a checkpoint that is committed in the working folder, and the files beside it."""
+        """Send a checkpoint that is committed in the working folder, and the files beside the checkpoints."""
         try:
             self._shelf.commit(name, self._folder / name, self._token)
         except commits.DamagedError as error:
@@ -90,8 +87,8 @@ class Replica:
         self._send_files()
 
     def bring(self, name: str) -> str | None:
-        """Bring a checkpoint's files to the working folder; return what is wrong with them, or None."""
-        working = atomic_folders.AtomicFolder(self._folder / name, syncs=False)  # the store has it
+        """Download a checkpoint's files to the working folder; return a description of damage, or None."""
+        working = atomic_folders.AtomicFolder(self._folder / name, syncs=False)  # the store has the files
         try:
             with working.writing() as folder:
                 commits.fetch(self.place.join(name), folder, storage.MANIFEST_NAME, checkpoint_module.LOOSE)
@@ -104,7 +101,7 @@ class Replica:
         self._shelf.remove(name)
 
     def move_aside(self, name: str, aside: str) -> None:
-        """Give what is left of a damaged checkpoint another name."""
+        """Rename the remains of a damaged checkpoint."""
         self._shelf.move_aside(name, aside)
 
     def read_manifest(self, name: str) -> dict[str, object] | None:
@@ -112,7 +109,7 @@ class Replica:
         return self._shelf.read_manifest(name)
 
     def replace_manifest(self, name: str, manifest: Mapping[str, object]) -> None:
-        """Write a checkpoint's manifest in place of the one that it has."""
+        """Replace a checkpoint's manifest."""
         self._shelf.check_claim(self._token)
         files.write(self.place.join(name, storage.MANIFEST_NAME), manifests.encode(manifest))
 
@@ -125,17 +122,17 @@ class Replica:
 
 
 def open_shelf(place: places.Place) -> commits.Shelf:
-    """Return a run's folder in a store, for its checkpoints."""
+    """Return a run's folder in a store, as a shelf of checkpoints."""
     return commits.Shelf(place, storage.MANIFEST_NAME, checkpoint_module.LOOSE)
 
 
 @contextlib.contextmanager
 def hold(place: places.Place, name: str) -> Iterator[tuple[storage.Storage, Replica]]:
-    """Make a run's working folder, keep other runs out of it in the block, and remove it after that.
+    """Make a run's working folder, keep other runs out of it during the block, and remove it afterwards.
 
     Args:
         place: The folder in a store that holds the runs.
-        name: The run's.
+        name: The run's name.
     """
     with hold_folder(place.join(name)) as folder:
         run_storage = storage.Storage(str(folder), name)
@@ -145,7 +142,7 @@ def hold(place: places.Place, name: str) -> Iterator[tuple[storage.Storage, Repl
         try:
             yield run_storage, replica
         except BaseException:
-            with contextlib.suppress(exceptions.StoreError, OSError):  # it may be what has failed
+            with contextlib.suppress(exceptions.StoreError, OSError):  # the store may be what has failed
                 replica.close()
             raise
         replica.close()
@@ -153,9 +150,7 @@ def hold(place: places.Place, name: str) -> Iterator[tuple[storage.Storage, Repl
 
 @contextlib.contextmanager
 def hold_folder(place: places.Place) -> Iterator[Path]:
-    """Make a folder for what is kept at a place in a store, keep others out of it in the block, and remove it after
-    that.
-    """
+    """Make a working folder for a place in a store, keep others out of it in the block, and remove it afterwards."""
     folder = working_folders.claim(f"{cache.FOLDER_PREFIX}{os.getuid()}-", _digest(place))
     if folder is None:
         raise errors.TrainingFailedError(
@@ -169,7 +164,7 @@ def hold_folder(place: places.Place) -> Iterator[Path]:
 
 
 def _digest(place: places.Place) -> str:
-    """Return a short name for a place, which is the same in all processes of this machine."""
+    """Return a short name for a place, the same in all processes of this machine."""
     try:
         blob = pickle.dumps(place.filesystem)
     except Exception:  # noqa: BLE001 (a file system of the user's that cannot be pickled: its kind must do)
@@ -178,18 +173,18 @@ def _digest(place: places.Place) -> str:
 
 
 def _is_beside(name: str) -> bool:
-    """Tell whether a folder of that name in a run's folder has files of the user's, and no checkpoint's."""
+    """Return whether a folder of this name in a run's folder has the user's files, and no checkpoint."""
     return not (name.startswith((".", "checkpoint_")) or name.endswith(kept.DAMAGED_SUFFIX))
 
 
 def _list_beside(folder: Path) -> Iterator[str]:
-    """Give the files beside the checkpoints, by path relative to the run's folder."""
-    for inner in sorted(folder.iterdir()) if folder.is_dir() else ():  # an empty one is removed after a failure
+    """Yield the files beside the checkpoints, by path relative to the run's folder."""
+    for inner in sorted(folder.iterdir()) if folder.is_dir() else ():  # a failed run may remove it
         if inner.is_file() and not inner.name.startswith("."):
             yield inner.name
         elif inner.is_dir() and _is_beside(inner.name):
             manifest = storage.get_optional_manifest(inner)
-            if manifest is None or not storage.is_own(inner.name, manifest):  # the latter is a copy of a checkpoint
+            if manifest is None or not storage.is_own(inner.name, manifest):  # the latter is a user's copy
                 paths = (path for path in files.list_local(inner) if path != storage.MANIFEST_NAME)
                 yield from (f"{inner.name}/{path}" for path in paths)
 

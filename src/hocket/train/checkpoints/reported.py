@@ -1,4 +1,4 @@
-"""Words for checkpoints that were reported: how they come into the run's folder, and how far they are."""
+"""Modes and states of reported checkpoints: how their files reach the run's folder, and how far they are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hocket.train.checkpoints import checkpoint as checkpoint_module
 
 
 class CheckpointUploadMode(enum.Enum):
-    """How `report` brings a checkpoint's files into the run's folder.
+    """The ways in which `report` brings a checkpoint's files into the run's folder.
 
     Example:
         >>> from hocket import train
@@ -18,14 +18,14 @@ class CheckpointUploadMode(enum.Enum):
     """
 
     SYNC = "SYNC"
-    """Before `report` returns, which it does when the checkpoint is committed."""
+    """`report` copies the files, and returns when the checkpoint is committed."""
     ASYNC = "ASYNC"
-    """While training goes on. The folder is the upload's until then, and is removed after it."""
+    """The upload runs while training goes on. The folder must stay until then, and is removed after the upload."""
     NO_UPLOAD = "NO_UPLOAD"
-    """Not at all: the files are there already. `report` returns when the checkpoint is committed."""
+    """The files are in the run's folder already. `report` returns when the checkpoint is committed."""
 
     def default_delete_local_checkpoint_after_upload(self) -> bool:
-        """Tell whether `report` removes the folder after the upload if it is not told."""
+        """Return whether `report` removes the folder after the upload by default."""
         return self is CheckpointUploadMode.ASYNC
 
 
@@ -33,31 +33,31 @@ class CheckpointConsistencyMode(enum.Enum):
     """The state for which `get_all_reported_checkpoints` waits."""
 
     COMMITTED = "COMMITTED"
-    """That all reports which this rank has made are committed."""
+    """All reports of this rank are committed."""
     VALIDATED = "VALIDATED"
-    """That all validations which they asked for have ended too."""
+    """All reports of this rank are committed, and their validations have ended."""
 
 
 class ReportedCheckpointStatus(enum.Enum):
-    """How far a checkpoint is. It is committed in all cases."""
+    """The state of a committed checkpoint."""
 
     COMMITTED = "COMMITTED"
-    """No validation was asked for."""
+    """No validation was requested."""
     PENDING_VALIDATION = "PENDING_VALIDATION"
-    """Its validation has not ended."""
+    """The validation has not ended."""
     VALIDATED = "VALIDATED"
-    """What its validation returned is among its metrics."""
+    """The validation has ended, and its metrics are among the checkpoint's."""
     VALIDATION_TIMEOUT = "VALIDATION_TIMEOUT"
-    """Its validation took longer than `ValidationTaskConfig.timeout_s`."""
+    """The validation took longer than `ValidationTaskConfig.timeout_s`."""
     VALIDATION_FAILED = "VALIDATION_FAILED"
-    """Its validation raised, or its process died."""
+    """The validation raised an error, or its process died."""
 
 
 @dataclass(frozen=True)
 class ReportedCheckpoint:
-    """A committed checkpoint, as `get_all_reported_checkpoints` gives it."""
+    """A committed checkpoint, as `get_all_reported_checkpoints` returns it."""
 
     checkpoint: checkpoint_module.Checkpoint
     metrics: dict[str, object]
-    """Rank 0's metrics of its report, and what its validation returned."""
+    """Rank 0's metrics of the report, and the metrics of the validation."""
     status: ReportedCheckpointStatus

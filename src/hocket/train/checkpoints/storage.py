@@ -1,16 +1,16 @@
-"""Where a run's files are, and how a checkpoint comes to be there whole or not at all.
+"""The files of a run, and commits that put a checkpoint there whole or not at all.
 
 A rank that shares the run's folder with the driver copies its files into a folder of its own below ``.staging`` in the
-run's folder, synced, with their sizes and digests (`stage`). When every rank has reported, the controller moves them
-together, adds a manifest, and renames the folder to its final name (`commit`). Whoever lists the run's folder sees only
-whole checkpoints; a kill in between leaves files below ``.staging``, which the next run of that name removes.
+run's folder, synced, with their sizes and digests (`stage`). When every rank has reported, the controller moves the
+files together, adds a manifest, and renames the folder to its final name (`commit`). So a listing of the run's folder
+shows only whole checkpoints. A kill in between leaves files below ``.staging``; the next run of that name removes them.
 
-Two runs of one name would remove and overwrite each other's files there, so a run holds its folder while it lasts
+Two runs of one name would remove and overwrite each other's files, so a run holds its folder while it lasts
 (`hold_storage`).
 
-A rank finds out by itself whether it shares the folder (`sees_token`): the driver leaves a file of a random name there,
-and who can read it looks at the same disk. That holds over NFS, and where the same path is another disk on each
-machine; nothing is configured. Files of a rank that does not share it arrive through
+A rank detects by itself whether it shares the folder (`sees_token`): the driver leaves a file with a random name there,
+and a rank that can read the file sees the same disk. This works over NFS, and where the same path is a different disk
+on each machine, without configuration. Files of a rank that does not share the folder arrive through
 `hocket.train.checkpoints.file_chunks`, and are committed in the same way.
 """
 
@@ -38,7 +38,7 @@ MANIFEST_NAME = checkpoint_module.MANIFEST_NAME
 
 @dataclass(frozen=True)
 class Storage:
-    """Where a run is kept."""
+    """The place of a run."""
 
     storage_path: str
     """The folder that holds the runs."""
@@ -52,29 +52,29 @@ class Storage:
 
     @property
     def staging_path(self) -> Path:
-        """Where files lie until they are committed."""
+        """The folder of files that are not committed yet."""
         return self.path / ".staging"
 
     def build_checkpoint_path_from_name(self, checkpoint_name: str) -> str:
-        """Return where a checkpoint of a name lies, or will. Ray's name."""
+        """Return the path for a checkpoint of this name. The method's name is Ray's."""
         return str(self.path / checkpoint_name)
 
 
 FileRecord = manifests.Record
-"""What the manifest says of one file."""
+"""The manifest's record of one file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """One rank's part of a checkpoint that is on its own node, and waits to be fetched by the driver."""
+    """One rank's part of a checkpoint, still on the rank's node; the driver is to fetch it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """A checkpoint that the user has brought into the run's folder; it only lacks its manifest."""
+    """A checkpoint that the user has put into the run's folder; only its manifest is missing."""
 
     path: str
-    """The folder."""
+    """The checkpoint's folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,11 @@ class Staged:
     path: str
     """The folder below ``.staging``."""
     files: Mapping[str, FileRecord]
-    """By path relative to the folder."""
+    """The files' records, by path relative to the folder."""
 
 
 def check_whole(expected: Iterable[str], found: Container[str]) -> None:
-    """Raise if a file is missing that was there when the checkpoint was reported."""
+    """Raise if a file of a reported checkpoint has been removed since the report."""
     missing = next((name for name in expected if name not in found), None)
     if missing is not None:
         raise FileNotFoundError(
@@ -113,12 +113,10 @@ def open_storage(storage: Storage) -> None:
 
 @contextlib.contextmanager
 def hold_storage(storage: Storage) -> Iterator[None]:
-    """Make the run's folder, remove what a killed run left half done, and keep other runs out of the folder in the
-    block.
+    """Make the run's folder, remove the remains of a killed run, and keep other runs out during the block.
 
-    The kernel lets them in when this process ends, however it ends.
-
-    File systems that cannot lock a folder (NFS) keep nobody out.
+    The kernel releases the lock when this process ends, however it ends. File systems that cannot lock a folder (NFS)
+    keep no run out.
     """
     open_storage(storage)
     descriptor = os.open(storage.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -130,13 +128,13 @@ def hold_storage(storage: Storage) -> Iterator[None]:
                 f"The run {storage.experiment_name!r} in {storage.storage_path!r} goes on already: another fit(), "
                 "here or in another process, has not returned. Wait for it, or give RunConfig(name=...) another name."
             ) from None
-        except OSError:  # see above
+        except OSError:  # a file system without locks
             pass
         try:
             close_storage(storage)
             yield
         finally:
-            # Closing is not enough: processes that were forked meanwhile have the descriptor.
+            # Closing is not enough, because processes that were forked meanwhile hold the descriptor.
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
@@ -144,24 +142,24 @@ def hold_storage(storage: Storage) -> Iterator[None]:
 
 
 def close_storage(storage: Storage) -> None:
-    """Remove what was staged and never committed."""
+    """Remove files that were staged and never committed."""
     shutil.rmtree(storage.staging_path, ignore_errors=True)
 
 
 def remove(storage: Storage, folder: Path) -> None:
-    """Remove a committed checkpoint at one moment: a kill leaves no half of it where checkpoints are looked for."""
+    """Remove a committed checkpoint atomically: a kill leaves no half checkpoint in the run's folder."""
     atomic_folders.remove(folder, storage.staging_path / f"removed-{secrets.token_hex(8)}")
 
 
 def discard_empty(storage: Storage) -> None:
     """Remove the folder of a run that failed before it had anything to keep."""
     close_storage(storage)
-    with contextlib.suppress(OSError):  # it is not empty
+    with contextlib.suppress(OSError):  # the folder is not empty
         storage.path.rmdir()
 
 
 def leave_token(storage: Storage) -> str:
-    """Leave a file by which others recognise the run's folder; return what to give to `sees_token`."""
+    """Leave a file by which ranks recognise the run's folder; return the token for `sees_token`."""
     token = secrets.token_hex(16)
     with explained_if_full(storage.staging_path):
         storage.staging_path.mkdir(parents=True, exist_ok=True)
@@ -170,7 +168,7 @@ def leave_token(storage: Storage) -> str:
 
 
 def sees_token(storage: Storage, token: str) -> bool:
-    """Tell whether this process sees the folder where the token was left, and may write there."""
+    """Return whether this process sees the folder where the token was left, and may write there."""
     try:
         found = (storage.staging_path / f".token-{token}").read_text()
     except (OSError, ValueError):
@@ -182,9 +180,9 @@ def stage(storage: Storage, label: str, source: str) -> Staged:
     """Copy a folder's files beside the run's checkpoints.
 
     Args:
-        storage: The run's.
-        label: The name of the copy; no other copy of the attempt may have it.
-        source: The folder.
+        storage: The run's place.
+        label: The name of the copy, unique in the attempt.
+        source: The folder to copy.
     """
     check_source(source)
     target = storage.staging_path / label
@@ -195,7 +193,7 @@ def stage(storage: Storage, label: str, source: str) -> Staged:
                 (target / inner).mkdir(parents=True, exist_ok=True)
             return Staged(str(target), {name: manifests.copy(Path(source, name), target / name) for name in names})
     except BaseException:
-        shutil.rmtree(target, ignore_errors=True)  # the rank may report another folder, under the same label
+        shutil.rmtree(target, ignore_errors=True)  # the rank may report another folder under the same label
         raise
 
 
@@ -205,7 +203,7 @@ class NoSpaceError(OSError):
 
 @contextlib.contextmanager
 def explained_if_full(target: Path) -> Iterator[None]:
-    """Say what to do if there is no space for a folder that is written in a block, and remove what is there of it."""
+    """Explain a lack of space for a folder that the block writes, and remove the incomplete folder."""
     try:
         yield
     except OSError as error:
@@ -223,7 +221,7 @@ def explained_if_full(target: Path) -> Iterator[None]:
 
 
 def check_source(source: str) -> None:
-    """Raise if the folder of a checkpoint that is reported does not exist, or no more."""
+    """Raise if the folder of a reported checkpoint does not exist."""
     if Path(source).is_dir():
         return
     if Path(source).exists():
@@ -239,14 +237,15 @@ def check_source(source: str) -> None:
 
 
 def list_contents(source: str) -> tuple[list[str], list[str]]:
-    """Return the folders, outer ones first, and the files of a checkpoint, as paths relative to its folder. Links are
-    followed. The manifest of a committed checkpoint, which may be reported again, is left out."""
+    """Return the folders, outer ones first, and the files of a checkpoint, as paths relative to its folder.
+
+    Links are followed. An existing manifest is left out, because a committed checkpoint may be reported again."""
     folders: list[str] = []
     files: list[str] = []
     outer: dict[str, frozenset[tuple[int, int]]] = {}
-    """By path of a folder, itself and those that it is in, by their numbers."""
+    """The device and inode numbers of each folder and of all folders around it, by path."""
     for folder, inner_folders, names in os.walk(source, onerror=_raise, followlinks=True):
-        inner_folders.sort()  # the walk follows them in this order
+        inner_folders.sort()  # the walk takes them in this order
         outer[folder] = _enter(folder, source, outer.get(str(Path(folder).parent), frozenset()))
         inner = os.path.relpath(folder, source)
         for name in names:
@@ -262,7 +261,7 @@ def list_contents(source: str) -> tuple[list[str], list[str]]:
 
 
 def _raise(error: OSError) -> None:
-    """Raise what a walk would leave out with all that is below it."""
+    """Raise the error of a folder that a walk would skip without an error handler."""
     raise error
 
 
@@ -281,7 +280,7 @@ _KINDS: Final = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR
 
 
 def _check_kind(file: Path) -> None:
-    """Raise if a file of a checkpoint is no ordinary one."""
+    """Raise if a file of a checkpoint is not an ordinary file."""
     try:
         kind = _KINDS.get(stat.S_IFMT(file.stat().st_mode))
     except OSError as error:
@@ -296,16 +295,16 @@ def _check_kind(file: Path) -> None:
 
 
 def commit(storage: Storage, name: str, parts: list[Staged], extra: Mapping[str, object]) -> list[str]:
-    """Make the ranks' parts one checkpoint: afterwards it is there, whole, under its name.
+    """Make one checkpoint of the ranks' parts, whole and under its final name.
 
     Args:
-        storage: The run's.
-        name: The folder that the checkpoint shall have in the run's folder.
-        parts: What the ranks staged, by rank. Where several have the same file, the first one's is kept.
-        extra: What else the manifest shall say.
+        storage: The run's place.
+        name: The name of the checkpoint's folder in the run's folder.
+        parts: The ranks' staged parts, by rank. If several parts have the same file, the first one's is kept.
+        extra: More entries of the manifest.
 
     Returns:
-        The files that several ranks had, with different contents.
+        The files that several ranks had with different contents.
     """
     final = storage.path / name
     if final.exists():
@@ -333,10 +332,10 @@ def commit(storage: Storage, name: str, parts: list[Staged], extra: Mapping[str,
 
 
 def adopt(folder: Path, extra: Mapping[str, object]) -> None:
-    """Make a folder that lies in the run's folder a committed checkpoint.
+    """Make a folder in the run's folder a committed checkpoint.
 
     Raises:
-        FileExistsError: It is one.
+        FileExistsError: The folder already is a committed checkpoint.
     """
     if get_optional_manifest(folder) is not None:
         raise FileExistsError(
@@ -358,32 +357,32 @@ def _write_manifest(folder: Path, name: str, files: Mapping[str, FileRecord], ex
 
 
 def replace_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
-    """Write a checkpoint's manifest, in place of the one that it may have: a reader finds one of them, whole."""
+    """Write a checkpoint's manifest, or replace it atomically: a reader finds the old or the new one, whole."""
     local_files.write_synced(folder / MANIFEST_NAME, manifests.encode(manifest))
     local_files.sync(folder)
 
 
 def get_optional_manifest(folder: Path) -> dict[str, Any] | None:
-    """Return the manifest of a committed checkpoint; None if the folder is none."""
+    """Return the manifest of a committed checkpoint; None if the folder is not one."""
     return manifests.read_optional(folder / MANIFEST_NAME)
 
 
 def is_own(name: str, manifest: Mapping[str, object]) -> bool:
-    """Tell whether a folder is what was committed under its name, and no copy that somebody has made under another.
+    """Return whether a folder was committed under its name, and is not a copy that a user made under another name.
 
     Args:
-        name: The folder's.
-        manifest: Its manifest. Earlier versions wrote no name into it.
+        name: The folder's name.
+        manifest: The folder's manifest. Earlier versions wrote no name into it.
     """
     return manifest.get("name", name) == name
 
 
 def read_records(manifest: Mapping[str, object]) -> dict[str, FileRecord]:
-    """Return what a manifest says of files that do not change after the commit."""
+    """Return a manifest's records of the files that do not change after the commit."""
     return manifests.read_records(manifest, checkpoint_module.LOOSE)
 
 
 def find_damage(folder: Path, manifest: Mapping[str, object]) -> str | None:
-    """Compare a checkpoint's files with its manifest; return what is wrong, or None."""
+    """Compare a checkpoint's files with its manifest; return a description of the damage, or None."""
     damage = manifests.find_damage(folder, read_records(manifest))
     return None if damage is None else str(damage)

@@ -1,5 +1,4 @@
-"""How a rank brings the files of its checkpoints into the run's folder: at once, or in a thread while training goes
-on."""
+"""The ways of a checkpoint's files into the run's folder: at once, or in a thread while training goes on."""
 
 from __future__ import annotations
 
@@ -13,12 +12,12 @@ from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.checkpoints import kept, reported, storage
 
 UploadFn = Callable[[checkpoint_module.Checkpoint, str], checkpoint_module.Checkpoint]
-"""What `report` takes as `checkpoint_upload_fn`."""
+"""The type of `report`'s `checkpoint_upload_fn`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """How one checkpoint comes into the run's folder.
+    """The way of one checkpoint into the run's folder.
 
     Raises:
         TypeError: A value has the wrong type.
@@ -27,9 +26,9 @@ class Upload:
 
     mode: reported.CheckpointUploadMode = reported.CheckpointUploadMode.SYNC
     deletes: bool | None = None
-    """Whether the rank's folder is removed when the checkpoint is committed. None: as the mode says."""
+    """Whether the rank's folder is removed when the checkpoint is committed. None: the mode's default."""
     function: UploadFn | None = None
-    """The user's own way."""
+    """The user's own upload function."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.mode, reported.CheckpointUploadMode):
@@ -56,12 +55,12 @@ class Upload:
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether training goes on meanwhile."""
+        """Whether training goes on during the upload."""
         return self.mode is reported.CheckpointUploadMode.ASYNC
 
     @property
     def stays(self) -> bool:
-        """Whether the user sees to it that the files are in the run's folder."""
+        """Whether the user puts the files into the run's folder."""
         return self.function is not None or self.mode is reported.CheckpointUploadMode.NO_UPLOAD
 
     @property
@@ -72,7 +71,7 @@ class Upload:
         return self.deletes
 
     def check(self, run_storage: storage.Storage, source: str) -> None:
-        """Raise if what is to be removed afterwards is, or holds, something that must stay."""
+        """Raise if the folder to remove afterwards holds the run's folder, or lies in it."""
         if not self.deletes_afterwards:
             return
         run, folder = run_storage.path.resolve(), Path(source).resolve()
@@ -86,7 +85,7 @@ class Upload:
     def call(
         self, run_storage: storage.Storage, checkpoint: checkpoint_module.Checkpoint, name: str
     ) -> storage.Adopted:
-        """Have the user's function upload the files, if there is one; return where they are."""
+        """Upload the files with the user's function, if there is one; return where the files are."""
         if self.function is not None:
             returned: object = self.function(checkpoint, name)
             if not isinstance(returned, checkpoint_module.Checkpoint):
@@ -117,10 +116,10 @@ class Upload:
 
 
 class Outbox:
-    """Does one thing after the other, in a thread that is started when it is first needed.
+    """A queue of jobs for one thread, which starts with the first job.
 
     Args:
-        fail: Is told of the first error; nothing is done after it.
+        fail: Takes the first error of a job. Later jobs are skipped.
     """
 
     def __init__(self, fail: Callable[[Exception], None]) -> None:
@@ -133,11 +132,11 @@ class Outbox:
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything that was put was done."""
+        """Whether all jobs are done."""
         return self._left == 0
 
     def put(self, job: Callable[[], None]) -> None:
-        """Have something done after all that was put before."""
+        """Add a job behind all earlier jobs."""
         with self._changed:
             self._left += 1
         self._queue.put(job)
@@ -146,12 +145,12 @@ class Outbox:
             self._thread.start()
 
     def wait_idle(self, timeout_s: float | None = None) -> bool:
-        """Wait until all is done, or one thing has failed; return whether that is so."""
+        """Wait until all jobs are done or skipped; return whether they are in time."""
         with self._changed:
             return self._changed.wait_for(lambda: self._left == 0, timeout_s)
 
     def close(self, *, discard: bool = False) -> None:
-        """End the thread, when what was put is done; or at once after what it does now."""
+        """End the thread after all jobs; with `discard`, after the present job."""
         self._has_failed |= discard
         if self._thread is not None:
             self._queue.put(None)

@@ -1,1 +1,1 @@
-"""Other people's surfaces over the same parts: `classic` is Ray Train's trainer of 2022."""
+"""Interfaces of other libraries over the same parts: `classic` is Ray Train's trainer of 2022."""

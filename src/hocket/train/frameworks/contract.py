@@ -1,15 +1,15 @@
-"""The contract of a framework with training: a few verbs on the framework's own objects.
+"""The contract between training and a framework: a few operations on the framework's own objects.
 
-A framework has two halves. What the driver does for it (which modules are loaded before the ranks fork, how the ranks
-are joined and parted) is a `hocket.train.backend.BackendConfig`. What a rank does is here: each folder beside this
-module has a ``framework`` with a `Framework`, called ``FRAMEWORK``. What is the same for all is written on it once:
-strategies' life in a rank, weights in files that numpy reads, means over all ranks' rows, seeds, Horovod's verbs.
+A framework has two halves. The driver's half is a `hocket.train.backend.BackendConfig`: it lists the modules to load
+before the ranks fork, and it joins and parts the ranks. The ranks' half is a `Framework`: the module ``framework`` of
+each folder here has an instance called ``FRAMEWORK``. The code that all frameworks share uses this class: strategies'
+state in a rank, weights in files that numpy reads, means over all ranks' rows, seeds, Horovod's functions.
 
-Not here is what a user calls: ``prepare_model`` of PyTorch changes a module, ``prepare_params`` of JAX returns a tree,
-and Keras has a loop of its own; a training function looks like its framework. Batches of a `hocket.data.Dataset` are
-`hocket.data`'s.
+Functions that users call are not part of the contract, because a training function looks like its framework.
+``prepare_model`` of PyTorch changes a module, ``prepare_params`` of JAX returns a tree, and Keras has its own loop.
+Batches of a `hocket.data.Dataset` belong to `hocket.data`.
 
-`hocket.testing.framework_contract` is the judge of an implementation.
+`hocket.testing.framework_contract` tests implementations.
 """
 
 from __future__ import annotations
@@ -31,98 +31,99 @@ from hocket.train.rank import worker_session, world
 from hocket.train.run import backend, joining
 
 if TYPE_CHECKING:
-    from hocket import ps  # it takes as long to import as all of hocket.train, which few runs need
+    from hocket import ps  # importing it takes as long as all of hocket.train, and few runs need it
 
 S = TypeVar("S", bound=rank_states.RankState)
 
 Change: TypeAlias = Callable[[Sequence[strategies.Array]], None]
-"""Changes arrays in place, on the host."""
+"""A function that changes host arrays in place."""
 
 
 def open_late(module: str) -> Callable[[Any, strategies.Ranks], Any]:
-    """Return what begins a strategy in a rank in a framework's own way: the ``Exchange`` of a module that is imported
-    then."""
+    """Return a function that imports a module and opens a strategy in a rank with the module's ``Exchange``."""
     return lambda settings, ranks: importlib.import_module(module).Exchange(settings, ranks)
 
 
 class Framework(abc.ABC, Generic[S]):
-    """A framework, as a rank uses it. One instance a process, called ``FRAMEWORK`` in its module.
+    """A framework as a rank uses it. A process has one instance, called ``FRAMEWORK`` in its module.
 
-    ``S`` is what it keeps in a rank from the start of a training function to the end: a strategy at work, and what was
-    prepared with it.
+    ``S`` is the state that a rank keeps while its training function runs: the strategy at work, and the prepared
+    objects.
     """
 
     name: ClassVar[str]
-    """What users import: ``"torch"`` of ``hocket.train.torch``."""
+    """The module that users import, without its package: ``"torch"`` for ``hocket.train.torch``."""
     limits: ClassVar[Mapping[str, str]] = {}
-    """What the framework cannot do here: an ability, and the sentence that says why. An ability is a dtype's name, or
-    ``"strategies"`` (it averages by itself), ``"taken steps"``, ``"collectives"``, ``"crossing"``, ``"conversion"``."""
+    """The abilities that the framework lacks, each with a sentence that says why. An ability is a dtype's name, or
+    ``"strategies"`` (the framework averages by itself), ``"taken steps"``, ``"collectives"``, ``"crossing"``,
+    ``"conversion"``."""
 
     def __init__(self) -> None:
         self._states: Final = rank_states.RankStates(self.name, self.open)
 
     @final
     def __reduce__(self) -> str:
-        """It travels by name, since a process has one."""
+        """Pickle the framework by name, since a process has one instance."""
         return "FRAMEWORK"
 
     # --- a rank's life ------------------------------------------------------------------------------------------------
 
     @property
     def overrides(self) -> Mapping[type[strategies.Strategy], Any]:
-        """For which strategies it has a way of its own. Any other strategy works on host arrays. Default: none."""
+        """The framework's own implementations of strategies, by class. Others work on host arrays. Default: none."""
         return {}
 
     def build_config(self) -> backend.BackendConfig:
-        """Return the settings with which the driver joins ranks. Default: collectives on host arrays, no modules."""
+        """Return the settings with which the driver joins ranks. Default: those for collectives on host arrays."""
         return joining.WorldConfig()
 
     @abc.abstractmethod
     def open(self, session: worker_session.WorkerSession, strategy: strategies.Strategy, caller: str) -> S:
-        """Begin a strategy in the calling rank. No collectives yet.
+        """Open a strategy in the calling rank, without collectives.
 
         Args:
-            session: The rank's.
+            session: The rank's session.
             strategy: How updates travel.
-            caller: Who asks, for messages.
+            caller: The calling function's name, for messages.
 
         Raises:
             TypeError: The strategy is for another framework.
-            ValueError: The framework cannot do it.
+            ValueError: The framework cannot run the strategy.
         """
 
     def leave(self) -> None:
-        """Called in a rank whose training function has returned. Default: nothing."""
+        """Clean up in a rank whose training function has returned. Default: do nothing."""
 
     @final
     def get_state(self, caller: str) -> S:
-        """Return what the calling rank has opened; `AllReduce` if no trainer has opened anything.
+        """Return the calling rank's state. If no trainer has opened a strategy, open `AllReduce` first.
 
         Args:
             caller: The function's name, for the message.
 
         Raises:
-            RuntimeError: It is called outside a training function.
+            RuntimeError: The caller is outside a training function.
         """
         return self._states.get(caller)
 
     @final
     def get_optional_state(self) -> S | None:
-        """Return what the calling rank has opened; None if it has not yet."""
+        """Return the calling rank's state; None if it has none yet."""
         return self._states.get_optional()
 
     @final
     @contextlib.contextmanager
     def use_strategy(self, strategy: strategies.Strategy) -> Iterator[None]:
-        """Have the calling rank use a strategy, for the duration of its training function."""
+        """Use a strategy in the calling rank while its training function runs."""
         with self._states.use(strategy):
             yield
         self.leave()
 
     def get_collectives(self, caller: str) -> strategies.Collectives:
-        """Return the ranks' collectives on numpy arrays; outside a training function those of one rank alone.
+        """Return the ranks' collectives on numpy arrays; outside a training function, those of a single rank.
 
-        Steps that the calling rank has begun are over when it returns. Default: those of `build_config`'s default.
+        Steps that the calling rank has begun are complete when the method returns. Default: the collectives that the
+        default of `build_config` sets up.
         """
         alone = worker_session.get_optional_session() is None
         return World(0, [[0]]) if alone else world.get_world(f"{self.name}.{caller}")
@@ -131,73 +132,73 @@ class Framework(abc.ABC, Generic[S]):
 
     @abc.abstractmethod
     def to_host(self, values: object, caller: str) -> strategies.Array:
-        """Return an array of the framework as one of numpy; halves that numpy does not have as float32.
+        """Return an array of the framework as a numpy array. Half-precision types that numpy lacks become float32.
 
-        It may share memory with what was given: to be read only.
+        The result may share memory with `values`: only read it.
 
         Args:
             values: An array or a tensor of the framework.
-            caller: Who asks, for the message.
+            caller: The calling function's name, for the message.
 
         Raises:
-            TypeError: It is none, or it has no numbers yet, in the middle of a compiled step.
+            TypeError: `values` is no array, or has no numbers yet, in the middle of a compiled step.
         """
 
     @abc.abstractmethod
     def from_host(self, array: strategies.Array) -> Any:
-        """Return a numpy array as one of the framework, of the same dtype, in the rank's device's memory."""
+        """Return a numpy array as an array of the framework, with the same dtype, on the rank's device."""
 
     @abc.abstractmethod
     def cross(self, arrays: Sequence[Any], change: Change) -> list[Any]:
-        """Return what the host makes of a step's arrays: `change` is called once a step, wherever that computes.
+        """Change a step's arrays on the host, and return the changed arrays.
 
-        It works in the middle of a step, compiled or not. An error of `change` ends the step.
+        `change` is called once per step, on whatever device the step computes. This works in the middle of a step,
+        compiled or not. An error of `change` ends the step.
 
         Args:
-            arrays: Of floats, of the framework; each comes back with its shape and dtype.
-            change: Gets them as host arrays that it may write, flat, in the same order.
+            arrays: Float arrays of the framework. Each comes back with its shape and dtype.
+            change: Receives the arrays in the same order, as flat host arrays that it may write.
         """
 
     # --- a model ------------------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def list_weights(self, model: Any) -> list[tuple[str, strategies.Array]]:
-        """Return copies of all arrays of a model with their names, in a fixed order: what is trained, and what is
-        not."""
+        """Return copies of all arrays of a model, trained or not, with their names, in a fixed order."""
 
     @abc.abstractmethod
     def set_weights(self, model: Any, arrays: Sequence[strategies.Array]) -> Any:
         """Set all arrays of a model, in the order of `list_weights`.
 
         Returns:
-            The model: the same object where the framework changes models in place, otherwise another one.
+            The model: the same object if the framework changes models in place, otherwise a new one.
         """
 
     @abc.abstractmethod
     def convert_optimizer(self, optimizer: Any, parameter: Any) -> ps.Optimizer:
-        """Return what does on a server as an optimizer does with a parameter, with a learning rate of 1.
+        """Return the servers' equivalent of an optimizer for a parameter, with a learning rate of 1.
 
         Args:
-            optimizer: Of the framework.
-            parameter: What it steps.
+            optimizer: An optimizer of the framework.
+            parameter: The parameter that it steps.
 
         Raises:
-            ValueError: Servers cannot do it; the message names the optimizers that they can.
+            ValueError: Servers have no equivalent; the message names the optimizers that they have.
         """
 
     def save_weights(self, model: object, folder: str | os.PathLike[str]) -> None:
-        """Write a model's arrays to a file of a folder, which must exist. ``numpy.load`` reads it alone.
+        """Write a model's arrays to a file in a folder, which must exist. ``numpy.load`` alone can read the file.
 
-        Default: `list_weights`, as `hocket.train.frameworks.weights` writes them.
+        Default: write the arrays of `list_weights` with `hocket.train.frameworks.weights`.
         """
         weights.save(folder, self.list_weights(model))
 
     def load_weights(self, model: object, folder: str | os.PathLike[str]) -> Any:
-        """Return a model with the arrays that `save_weights` has written; they are found by their order.
+        """Return a model with the arrays that `save_weights` wrote. Arrays are matched by their order.
 
         Raises:
             FileNotFoundError: There is no such file.
-            ValueError: The arrays are another model's. The model is as it was.
+            ValueError: The arrays belong to another model. The model stays as it was.
         """
         saved = weights.load(folder)
         mine = self.list_weights(model)
@@ -208,17 +209,17 @@ class Framework(abc.ABC, Generic[S]):
 
     @abc.abstractmethod
     def seed(self, seed: int) -> Any:
-        """Seed the framework, and have it compute with deterministic algorithms only.
+        """Seed the framework, and restrict it to deterministic algorithms.
 
-        Returns what a user needs of it.
+        Returns the object that users need to draw numbers, if the framework has one (JAX's key).
         """
 
     @final
     def enable_reproducibility(self, seed: int) -> Any:
-        """Seed Python, numpy and the framework; return what `seed` does.
+        """Seed Python, numpy and the framework; return the result of `seed`.
 
         Raises:
-            ValueError: The seed is negative, or above what numpy takes.
+            ValueError: The seed is negative, or larger than numpy accepts.
         """
         if not 0 <= seed < 2**32:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Means over the rows of all ranks, as one process would have computed them: to the last digit."""
+"""Means over the rows of all ranks, equal to the last digit to the mean that one process would compute."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ from hocket.train.frameworks import contract
 
 
 class GlobalMean:
-    """A mean over the rows of all ranks, that does not depend on how many there are.
+    """A mean over the rows of all ranks. It does not depend on the number of ranks.
 
-    Each framework has one, which says how its users write it.
+    Each framework has a subclass, whose docstring shows users how to call it.
     """
 
     _framework: ClassVar[contract.Framework[Any]]
     _remedy: ClassVar[str] = ""
-    """How the framework is asked for the loss of each row."""
+    """The framework's way to get the loss of each row, for an error message."""
 
     def __init__(self) -> None:
         self._mean = exact.ExactMean()
 
     def add(self, values: object, weights: object = None) -> None:
-        """Add values, one for each row of a batch; outside of a compiled step.
+        """Add values, one for each row of a batch. Call it outside compiled steps.
 
         Args:
             values: Numbers or bools: an array or a tensor of the framework, of any device and type.
-            weights: The loader's: 0 for a row that does not count. Default: all rows count.
+            weights: The loader's weights: 0 for a row that does not count. Default: all rows count.
 
         Raises:
-            TypeError: It is no array, or is only being traced.
-            ValueError: The values are not one for each row, there is not one weight for each, or a value that counts is
-                not finite.
+            TypeError: An argument is no array, or is being traced.
+            ValueError: There is not one value, or not one weight, for each row; or a value that counts is not finite.
         """
         numbers = self._framework.to_host(values, "GlobalMean.add()")
         if numbers.ndim != 1:
@@ -49,7 +48,7 @@ class GlobalMean:
     def compute(self) -> float:
         """Return the mean over all ranks' rows.
 
-        Every rank must call it, since it waits for the others; what was added stays.
+        Every rank must call it, since each waits for the others. The added values stay.
 
         Raises:
             ValueError: No rank has added a value that counts.

@@ -1,9 +1,7 @@
-"""The prepared objects of a framework in a rank, from the start of its training function to the end.
+"""The state of a framework in a rank: its prepared objects, from the start of the training function to the end.
 
-It belongs to the rank's session.
-
-A trainer's rank has its state before the training function runs (`RankStates.use`); elsewhere, as in a session of
-`Trainer`, it is made at the first call that needs it.
+The state belongs to the rank's session. A trainer's rank has it before the training function runs (`RankStates.use`).
+Elsewhere, as in a session of `Trainer`, the first call that needs it creates it.
 """
 
 from __future__ import annotations
@@ -23,14 +21,14 @@ class RankState(Protocol):
     """The prepared objects of a framework in one rank."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""
 
 
 class RuntimeState:
-    """A strategy at work on host arrays, in a framework that needs no more.
+    """A strategy at work on host arrays, for a framework that needs nothing else.
 
     Args:
-        joined: The ranks.
+        joined: The ranks' collectives.
         strategy: How updates travel.
 
     Raises:
@@ -44,7 +42,7 @@ class RuntimeState:
         self.runtime: Final = opened
 
     def close(self) -> None:
-        """Give back what the strategy holds."""
+        """Close the strategy."""
         self.runtime.close()
 
 
@@ -53,11 +51,11 @@ S = TypeVar("S", bound=RankState)
 
 @final
 class RankStates(Generic[S]):
-    """The states of one framework.
+    """The states of one framework, by session.
 
     Args:
-        framework: Its adapter, for messages: ``"torch"``.
-        build: Makes a state, for a session and a strategy; told who asks.
+        framework: The framework's name, for messages: ``"torch"``.
+        build: Makes a state from a session, a strategy and the caller's name.
     """
 
     def __init__(
@@ -87,7 +85,7 @@ class RankStates(Generic[S]):
 
     @contextlib.contextmanager
     def use(self, strategy: strategies.Strategy) -> Iterator[None]:
-        """Have the calling rank use a strategy, for the duration of a block."""
+        """Use a strategy in the calling rank, for the duration of a block."""
         name = f"{self._framework}'s trainer"
         session = worker_session.get_session(name)
         session.batch_part = strategy.locate_batch(session.info.rank, session.info.world_size)
@@ -105,7 +103,7 @@ class RankStates(Generic[S]):
 
 
 def _note(error: BaseException, _: object, second: BaseException | None, __: object) -> bool:
-    """Have an error tell of another one, which it caused; return whether that is enough said of it."""
+    """Add a note on a second error, from closing the strategy, to an error; return whether to drop the second."""
     if not isinstance(second, Exception):
         return False
     error.add_note(f"The strategy could not be closed then: {texts.describe(second)}")

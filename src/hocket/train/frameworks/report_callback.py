@@ -1,7 +1,7 @@
-"""The base of the callbacks of Keras 2 (tf-keras) and Keras 3 that report: when they report, and which metrics.
+"""The base of the reporting callbacks for Keras 2 (tf-keras) and Keras 3: when they report, and which metrics.
 
-Names and rules are Ray's. Keras calls a method a moment; which of them report is chosen when the callback is made. A
-subclass may have methods of its own, which call these with ``super()``.
+Names and rules are Ray's. Keras calls one method for each moment; the callback's arguments choose the moments at which
+it reports. A subclass may override these methods and call them with ``super()``.
 """
 
 from __future__ import annotations
@@ -17,25 +17,24 @@ MOMENTS: Final = tuple(
     for what in ("epoch", "train_batch", "test_batch", "predict_batch", "train", "test", "predict")
     for when in ("begin", "end")
 )
-"""When Keras calls a callback."""
+"""The moments at which Keras calls a callback."""
 
 _BATCH_MOMENTS: Final = tuple(moment for moment in MOMENTS if "batch" in moment)
 
 _IS_DEFAULT: Final = "_is_default"
-"""How Keras marks methods that do nothing. It calls the others after each batch, and has the logs ready for them, so
-ours are marked in a callback that does nothing then."""
+"""The attribute that marks a method of a Keras callback as empty. After each batch Keras calls the methods without the
+mark, and computes the logs for them. So our methods for batches have the mark, unless a callback reports then."""
 
 
 class ReportMixin:
-    """Reports at the chosen moments.
+    """Mixin for a callback that reports at the chosen moments.
 
-    To be combined with a Keras's ``Callback``; `write_checkpoint` is the part that differs.
+    Combine it with the ``Callback`` class of a Keras version; `write_checkpoint` is the part that differs.
 
     Args:
-        checkpoint_on: At which moments to report with a checkpoint.
-        report_metrics_on: At which to report without one, if not with one.
-        metrics: Which of Keras's logs: a name, several, or a dict from the name that is reported to Keras's. Default:
-            all.
+        checkpoint_on: The moments at which to report with a checkpoint.
+        report_metrics_on: The moments at which to report without a checkpoint, unless `checkpoint_on` has them too.
+        metrics: The logs to report: a name, several, or a dict from the reported name to Keras's. Default: all.
 
     Raises:
         ValueError: There is no such moment.
@@ -54,7 +53,7 @@ class ReportMixin:
         for moment in self._chosen & set(_BATCH_MOMENTS):
             name = f"on_{moment}"
             hook = getattr(self, name)
-            if getattr(hook, _IS_DEFAULT, False):  # and no subclass has one of its own
+            if getattr(hook, _IS_DEFAULT, False):  # the method is still ours, not a subclass's
                 setattr(self, name, lambda *args, hook=hook, **kwargs: hook(*args, **kwargs))
 
     @property
@@ -107,7 +106,7 @@ def _check_moments(name: str, given: str | Sequence[str]) -> tuple[str, ...]:
 def _choose(
     wanted: str | Sequence[str] | Mapping[str, str] | None, logs: Mapping[str, object], moment: str
 ) -> dict[str, object]:
-    """Return the metrics to report, by the name under which they are."""
+    """Return the metrics to report, by their reported names."""
     if wanted is None:
         names: Mapping[str, str] = {name: name for name in logs}
     elif isinstance(wanted, str):
@@ -126,6 +125,6 @@ def _choose(
 
 
 def _to_plain(value: Any) -> object:
-    """Return a number of Python's for one of numpy's or a framework's."""
+    """Return a scalar of numpy or of a framework as a Python float, and other values unchanged."""
     is_scalar = getattr(value, "shape", None) == () and hasattr(value, "__float__")
     return float(value) if is_scalar else value

@@ -1,4 +1,4 @@
-"""The usage of a run with `Sharded` on JAX: by the layouts, and by the programs that XLA has compiled."""
+"""The usage of a run with `Sharded` on JAX, from the layouts and from the programs that XLA has compiled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hocket.train.rank import usage
 
 @final
 class Account:
-    """Of one rank.
+    """The account of one rank.
 
     Args:
         settings: The mesh, and which of its axes cut the batch.
@@ -30,7 +30,7 @@ class Account:
         """Bytes that the optimizer keeps."""
 
     def predict(self, parameters: Iterable[tuple[meshes.Layout, Sequence[int], int, bool]]) -> None:
-        """Note the parameters: how each is kept, its shape, bytes of an element, and whether it is trained."""
+        """Set the parameters: for each its stored layout, shape, bytes of an element, and whether it is trained."""
         kept = gradients = gathered = reduced = 0
         for stored, shape, size, is_trained in parameters:
             gather, reduce = spreading.plan_traffic(stored, self._batch_dims, shape, size)
@@ -43,15 +43,15 @@ class Account:
         self._predicted = usage.ShardingBytes(parameters=kept, gradients=gradients, gathered=gathered, reduced=reduced)
 
     def count_step(self) -> None:
-        """Called for each batch."""
+        """Count a step. Called for each batch."""
         if self._programs is None:
             self._programs = backend.Programs()
         elif self.steps == 1:
-            self._programs.look()  # the step has been compiled; later what saves and evaluates is, too
+            self._programs.look()  # only the step is compiled now; later, saving and evaluation are, too
         self.steps += 1
 
     def note(self) -> None:
-        """Have it go to `Result.sharding`, if anything was trained. Called when the strategy is closed."""
+        """Put the usage into `Result.sharding`, if anything was trained. Called when the strategy is closed."""
         if not self._predicted.parameters or self._programs is None:
             return
         if self.steps == 1:
@@ -71,5 +71,5 @@ class Account:
 
 
 def count_kept(values: Iterable[object]) -> int:
-    """Return the bytes that this rank has of arrays."""
+    """Return the number of bytes of arrays that this rank holds."""
     return sum(part.data.nbytes for value in values for part in getattr(value, "addressable_shards", ()))

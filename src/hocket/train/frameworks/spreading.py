@@ -1,4 +1,4 @@
-"""How `hocket.train.strategies.Sharded` keeps parameters: a layout for each, by name."""
+"""Layouts of parameters for `hocket.train.strategies.Sharded`, by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hocket.mesh import relayouts
 from hocket.train import strategies
 
 _NAMED = 8
-"""How many names an error lists."""
+"""The most names that an error lists."""
 
 
 def plan(
@@ -19,10 +19,10 @@ def plan(
     """Return the layout of each parameter.
 
     Args:
-        settings: The rules, and along which axes all are cut.
+        settings: The rules, and the axes that cut every parameter.
         mesh: The mesh that `settings` describes.
         shapes: The parameters' shapes, by name.
-        is_first: Whether each rule must match one of them.
+        is_first: Whether each rule must match a parameter.
     """
     rules = meshes.LayoutMap(mesh, settings.layout)
     idle = [rule for rule in rules if not any(rules.matches(rule, name) for name in shapes)]
@@ -35,7 +35,7 @@ def plan(
 
 
 def shard_along(layout: meshes.Layout, shape: Sequence[int], names: Sequence[str]) -> meshes.Layout:
-    """Return a layout that cuts a tensor along axes as well, each in the first dim that is whole and can be cut."""
+    """Return a layout cut along more axes, each in the first dim that is whole and that the axis divides."""
     for name in names:
         if any(name in axes for axes in layout.axes):
             continue
@@ -49,7 +49,7 @@ def shard_along(layout: meshes.Layout, shape: Sequence[int], names: Sequence[str
 
 
 def find_used(stored: meshes.Layout, batch_dims: Sequence[str]) -> meshes.Layout:
-    """Return how layers use a parameter that is kept so: whole along the batch's axes."""
+    """Return the layout in which layers use a stored parameter: whole along the batch's axes."""
     kept = [[axis for axis in axes if axis not in batch_dims] or meshes.UNSHARDED for axes in stored.axes]
     return meshes.Layout(kept, stored.mesh)
 
@@ -57,7 +57,7 @@ def find_used(stored: meshes.Layout, batch_dims: Sequence[str]) -> meshes.Layout
 def plan_traffic(
     stored: meshes.Layout, batch_dims: Sequence[str], shape: Sequence[int], itemsize: int
 ) -> tuple[relayouts.Plan, relayouts.Plan]:
-    """Return how a parameter is put together where layers use it, and how its gradient is added up."""
+    """Return the plan that puts a parameter together for its layers, and the plan that adds up its gradient."""
     used = find_used(stored, batch_dims)
     gather = relayouts.plan_relayout(stored, used, shape, itemsize)
     return gather, relayouts.plan_relayout(used.with_partial(batch_dims), stored, shape, itemsize)

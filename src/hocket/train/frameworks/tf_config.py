@@ -1,9 +1,9 @@
-"""Introduces the ranks to each other as TensorFlow wants it: in the environment variable TF_CONFIG.
+"""Introduces TensorFlow's ranks to each other, through the environment variable TF_CONFIG.
 
-It imports no TensorFlow: the training function does, and finds the variable. TensorFlow's ranks talk to each other over
-gRPC. What they *connect* to is loopback if all ranks are on one machine, else the address under which the cluster knows
-the machine. What they *listen* on is not ours to say: TensorFlow opens its port on all interfaces, and does not ask who
-connects. So the network must be one's own; `hocket.train.keras` opens no port.
+This module imports no TensorFlow: the training function imports it, and TensorFlow reads the variable. TensorFlow's
+ranks talk over gRPC. They *connect* to loopback if all ranks are on one machine, otherwise to the machine's address in
+the cluster. Hocket cannot choose where they *listen*: TensorFlow opens its port on all interfaces and authenticates no
+peer. So the network must be private; `hocket.train.keras` opens no port.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from hocket.engine import values
 from hocket.train.run import joining, worker_group
 
 LEGACY_KERAS: Final = "TF_USE_LEGACY_KERAS"
-"""The environment variable with which ``tf.keras`` is Keras 2 (tf-keras), the last that has
+"""The environment variable that makes ``tf.keras`` Keras 2 (tf-keras), the last version with
 MultiWorkerMirroredStrategy."""
 
 _INTRA_THREADS: Final = "TF_NUM_INTRAOP_THREADS"
-"""How many threads an operation may use. TensorFlow's default is one a core, in each rank."""
+"""The variable for the threads of one operation. TensorFlow's default is one per core, in each rank."""
 
 _LOG_LEVEL: Final = "TF_CPP_MIN_LOG_LEVEL"
 _ERRORS_ONLY: Final = "2"
 
 EVALUATOR: Final = "evaluator"
-"""The task type of what is no part of the cluster: nobody connects to it, and it connects to nobody."""
+"""The task type of a process outside the cluster: no connection leads to it or from it."""
 
 
 @final
@@ -42,19 +42,19 @@ class Setting:
     """The environment of a rank."""
 
     tf_config: str
-    """TF_CONFIG."""
+    """The value of TF_CONFIG."""
     legacy_keras: bool | None
-    """Whether ``tf.keras`` shall be tf-keras; None leaves it to the user's environment."""
+    """Whether ``tf.keras`` is tf-keras; None leaves the choice to the user's environment."""
     num_threads: int
-    """How many threads an operation may use."""
+    """The number of threads that an operation may use."""
     defaults: Mapping[str, str] = field(default_factory=dict)
-    """What is set too, unless the user's environment has it."""
+    """Further variables. The user's environment takes precedence."""
 
     def apply(self) -> None:
-        """Set it in this process."""
+        """Set the environment of this process."""
         os.environ["TF_CONFIG"] = self.tf_config
         os.environ["KERAS_BACKEND"] = (
-            "tensorflow"  # a Keras 3 on another one would not notice the strategy, and train each rank alone
+            "tensorflow"  # Keras 3 on another backend would ignore the strategy, and train each rank alone
         )
         if self.legacy_keras is not None:
             os.environ[LEGACY_KERAS] = "1" if self.legacy_keras else "0"
@@ -71,12 +71,12 @@ def arrange(
     legacy_keras: bool | None,
     defaults: Mapping[str, str] | None = None,
 ) -> list[Setting]:
-    """Pick a port in each rank, and give all of them the list; return what each got. Called by the controller.
+    """Pick a port in each rank, and send all addresses to each; return the ranks' settings. Called by the controller.
 
     Args:
         group: The ranks.
-        task_types: What each rank is, by rank: ``"worker"``, ``"chief"``, ``"ps"``, ``"evaluator"``.
-        legacy_keras: See `Setting`, as for the next.
+        task_types: The task type of each rank, by rank: ``"worker"``, ``"chief"``, ``"ps"``, ``"evaluator"``.
+        legacy_keras: See `Setting`.
         defaults: See `Setting`.
     """
     addresses = joining.find_addresses(group)
@@ -103,20 +103,20 @@ def arrange(
 
 
 def _pick_port(address: str) -> int:
-    """Return a port that is free now. TensorFlow opens it itself, so another program may be faster."""
+    """Return a port that is free now. TensorFlow opens it later, so another program may take it first."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
 
 
 def set_threads(num_threads: int) -> None:
-    """Say how many threads an operation of TensorFlow may use, unless the user's environment does."""
+    """Set the number of threads of a TensorFlow operation, unless the user's environment does."""
     os.environ.setdefault(_INTRA_THREADS, str(num_threads))
 
 
 def be_quiet() -> None:
-    """Have TensorFlow print errors only, unless the user's environment says otherwise: its notices and warnings are
-    of what no user can change."""
+    """Have TensorFlow print only errors, unless the user's environment says otherwise. Users cannot act on its notices
+    and warnings."""
     os.environ.setdefault(_LOG_LEVEL, _ERRORS_ONLY)
 
 
@@ -124,17 +124,18 @@ _KERAS_3: Final = re.compile(keras_internals.CLASSES)
 
 
 def refuse_keras_3(work: object) -> None:
-    """Raise if a training function takes along objects or classes of Keras 3, as a callback does whose class is defined
-    beside it: in the ranks ``tf.keras`` is Keras 2.
+    """Raise if a training function carries objects or classes of Keras 3: in the ranks ``tf.keras`` is Keras 2.
+
+    An example is a callback of a class that is defined beside the function.
 
     Args:
-        work: The function and what it is called with.
+        work: The function and its arguments.
     """
     if keras_internals.PACKAGE not in sys.modules:
         return
     try:
         found = _KERAS_3.search(bytes(values.encode_whole(work).data))
-    except exceptions.SerializationError:  # the sending that follows says why
+    except exceptions.SerializationError:  # sending the function, which comes next, explains the error
         return
     if found is not None:
         raise TypeError(
@@ -147,8 +148,10 @@ def refuse_keras_3(work: object) -> None:
 
 
 def choose_keras_backend(name: str, num_threads: int) -> None:
-    """Have the calling process's Keras 3 compute with a backend, and so many threads an operation. Keras settles the
-    backend when it is imported: so this is not in `hocket.train.keras`, which imports it."""
+    """Make the calling process's Keras 3 compute with a backend, with at most `num_threads` threads per operation.
+
+    Keras fixes its backend at import. So this function cannot be in `hocket.train.keras`, which imports Keras.
+    """
     keras = sys.modules.get("keras")
     if keras is not None and keras.backend.backend() != name:
         found = keras.backend.backend()

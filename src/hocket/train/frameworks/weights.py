@@ -1,8 +1,8 @@
-"""A model's arrays in a file that numpy alone can read: ``weights.npz`` in a checkpoint's folder, an array a variable,
-by its name.
+"""A model's arrays in a file that numpy alone can read: ``weights.npz`` in a checkpoint's folder, an array for each
+variable, by name.
 
-``numpy.load(path)["dense/kernel"]`` gives one. numpy has no bfloat16; such a variable is kept as float32, which holds
-each of its values.
+``numpy.load(path)["dense/kernel"]`` returns one array. numpy has no bfloat16, so such a variable is stored as float32,
+which holds each of its values.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import numpy.typing as npt
 Array: TypeAlias = npt.NDArray[Any]
 
 FILE_NAME: Final = "weights.npz"
-"""The file in the checkpoint's folder."""
+"""The file's name in the checkpoint's folder."""
 
 
 def save(folder: str | os.PathLike[str], arrays: Iterable[tuple[str, npt.ArrayLike]]) -> Path:
     """Write named arrays to a folder; return the file's path.
 
     Args:
-        folder: It must exist.
-        arrays: Names that occur twice get a number.
+        folder: The folder. It must exist.
+        arrays: Names and arrays. A name that occurs again gets a number.
 
     Example:
         >>> import tempfile
@@ -48,8 +48,7 @@ def save(folder: str | os.PathLike[str], arrays: Iterable[tuple[str, npt.ArrayLi
 
 
 def write(file: str | os.PathLike[str] | IO[bytes], arrays: Mapping[str, Array]) -> None:
-    """Write arrays as ``numpy.savez`` does. That takes them as arguments, so it has no place for one that is called
-    ``file``."""
+    """Write arrays as ``numpy.savez`` does. ``savez`` takes names as keywords, so no array could be ``file``."""
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -81,12 +80,12 @@ def load(folder: str | os.PathLike[str]) -> dict[str, Array]:
 
 
 def check(who: str, targets: Sequence[tuple[str, tuple[int, ...]]], saved: Mapping[str, Array]) -> None:
-    """Compare what a model has with what a file has, by their order.
+    """Raise an error if a model's arrays and a file's differ in number or, compared in order, in shape.
 
     Args:
-        who: What has them, for the message: "The model 'net'".
+        who: The owner of the arrays, for the message: "The model 'net'".
         targets: Names and shapes of the model's arrays.
-        saved: What `load` returned.
+        saved: The result of `load`.
     """
     if len(targets) != len(saved):
         raise ValueError(

@@ -1,7 +1,7 @@
-"""Horovod's verbs for JAX, which Horovod never had: ``import hocket.train.horovod.jax as hvd``, in a `JaxTrainer`'s
-training function.
+"""Horovod's functions for JAX: ``import hocket.train.horovod.jax as hvd``, in a `JaxTrainer`'s training function.
 
-JAX's arrays do not change, so what Horovod does in place is returned here. `allreduce` works inside `jax.jit` too.
+Horovod itself has none for JAX. JAX's arrays are immutable, so functions that work in place in Horovod return their
+result here. `allreduce` also works inside ``jax.jit``.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ join = _verbs.join
 
 
 def allreduce(tensor: object, average: bool | None = None, name: str | None = None, op: place.Op | None = None) -> Any:
-    """Return the mean of all ranks' arrays, or what `op` makes of them.
+    """Return the mean of all ranks' arrays, or another reduction by `op`.
 
     Args:
-        tensor: An array, or a pytree of them; of the same shapes and dtypes in all ranks.
-        average: Older programs' way to say `op`.
-        name: Not needed: calls are matched by their order.
-        op: What to make of them. Default: `Average`.
+        tensor: An array or a pytree of arrays, with the same shapes and dtypes in all ranks.
+        average: Older programs' form of `op`.
+        name: Ignored, because calls are matched by their order.
+        op: The reduction. Default: `Average`.
 
     Raises:
-        TypeError: A leaf is no array.
-        ValueError: `init` was not called, `op` is no operation, or a mean is asked for whole numbers.
+        TypeError: A leaf is not an array.
+        ValueError: `init` was not called, `op` is not an operation, or a mean of whole numbers is requested.
 
     Example:
         >>> import jax.numpy as jnp
@@ -81,8 +81,9 @@ def allreduce(tensor: object, average: bool | None = None, name: str | None = No
 
 
 def allgather(tensor: object, name: str | None = None) -> Any:
-    """Return all ranks' arrays one after another, along the first dimension, which may be of another length in each
-    rank. Not inside `jax.jit`."""
+    """Return all ranks' arrays, concatenated along the first dimension, which may have a different length in each rank.
+
+    Not inside ``jax.jit``."""
     array = jnp.asarray(tensor)
     if not array.ndim:
         raise ValueError(
@@ -93,16 +94,16 @@ def allgather(tensor: object, name: str | None = None) -> Any:
 
 
 def broadcast(tensor: object, root_rank: int, name: str | None = None) -> Any:
-    """Return the root's array, or pytree of arrays, in all ranks. Not inside `jax.jit`."""
+    """Return the root's array or pytree of arrays in all ranks. Not inside ``jax.jit``."""
     return broadcast_parameters(tensor, root_rank)
 
 
 def broadcast_parameters(params: object, root_rank: int = 0) -> Any:
-    """Return the root's parameters, in all ranks. Not inside `jax.jit`.
+    """Return the root's parameters in all ranks. Not inside ``jax.jit``.
 
     Args:
         params: A pytree of arrays.
-        root_rank: Whose all shall have.
+        root_rank: The rank with the parameters to return.
 
     Example:
         >>> import jax.numpy as jnp
@@ -117,7 +118,7 @@ def broadcast_parameters(params: object, root_rank: int = 0) -> Any:
 
 
 def broadcast_optimizer_state(state: object, root_rank: int = 0) -> Any:
-    """Return the root's optimizer state, in all ranks. Not inside `jax.jit`."""
+    """Return the root's optimizer state in all ranks. Not inside ``jax.jit``."""
     return broadcast_parameters(state, root_rank)
 
 
@@ -126,8 +127,8 @@ def DistributedOptimizer(optimizer: object, op: place.Op = Average, **options: o
 
     Args:
         optimizer: A gradient transformation of optax.
-        op: `Average`.
-        options: Other arguments of Horovod's. What would have an effect here is refused.
+        op: Must be `Average`.
+        options: Other arguments of Horovod. Arguments that would need an effect here are refused.
     """
     place.refuse("DistributedOptimizer", op=(op, Average))
     place.refuse_options(options)

@@ -1,8 +1,8 @@
-"""Horovod's verbs for Keras 3 on any of its backends: ``import hocket.train.horovod.keras as hvd``, in a
-`KerasTrainer`'s training function.
+"""Horovod's functions for Keras 3 on any backend, in a `KerasTrainer`'s training function.
 
-Each verb is Horovod's; `DistributedOptimizer` works inside the compiled step. On TensorFlow compile the model with
-``jit_compile=False``: TensorFlow's XLA cannot leave a step to average its gradients.
+Write ``import hocket.train.horovod.keras as hvd``. `DistributedOptimizer` works inside the compiled step. On
+TensorFlow compile the model with ``jit_compile=False``, because TensorFlow's XLA cannot leave a step to average its
+gradients.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ join = _verbs.join
 def allreduce(
     value: object, name: str | None = None, average: bool | None = None, op: place.Op | None = None
 ) -> variables.Array:
-    """Return the mean of all ranks' values, or what `op` makes of them, as a numpy array. Not inside a compiled step.
+    """Return the mean of all ranks' values, or another reduction by `op`, as a numpy array. Not inside a compiled step.
 
     Args:
         value: A number, an array or a tensor.
-        name: Not needed: calls are matched by their order.
-        average: Older programs' way to say `op`.
-        op: What to make of them. Default: `Average`.
+        name: Ignored, because calls are matched by their order.
+        average: Older programs' form of `op`.
+        op: The reduction. Default: `Average`.
 
     Raises:
-        ValueError: `init` was not called, or `op` is no operation.
-        TypeError: A mean of whole numbers.
+        ValueError: `init` was not called, or `op` is not an operation.
+        TypeError: A mean of whole numbers is requested.
 
     Example:
         >>> import hocket.train.horovod.keras as hvd
@@ -83,8 +83,7 @@ def allreduce(
 
 
 def allgather(value: object, name: str | None = None) -> variables.Array:
-    """Return all ranks' arrays one after another, along the first dimension, which may be of another length in each
-    rank."""
+    """Return all ranks' arrays, concatenated along the first dimension, which may differ in length between ranks."""
     array = _read(value)
     if not array.ndim:
         raise ValueError(
@@ -104,11 +103,11 @@ def broadcast(value: object, root_rank: int, name: str | None = None) -> variabl
 
 
 def broadcast_parameters(params: Any, root_rank: int = 0) -> None:
-    """Give all ranks the root's weights.
+    """Overwrite all ranks' weights with the root's.
 
     Args:
         params: A model, or a list of variables such as ``model.weights``; changed in place.
-        root_rank: Whose all shall have.
+        root_rank: The rank with the weights to keep.
     """
     verbs.check_root(root_rank)
     given = list(params.weights if isinstance(params, keras.Model) else params)
@@ -120,27 +119,27 @@ broadcast_variables = broadcast_parameters
 
 
 def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0) -> None:
-    """Give all ranks the root's optimizer state, with the number of its steps.
+    """Overwrite all ranks' optimizer state with the root's, including the number of steps.
 
     Args:
-        optimizer: Built in all ranks, or in none.
-        root_rank: Whose all shall have.
+        optimizer: An optimizer that is built in all ranks, or in none.
+        root_rank: The rank with the state to keep.
     """
     broadcast_parameters(optimizer.variables, root_rank)
 
 
 def DistributedOptimizer(optimizer: object, op: place.Op = Average, **options: object) -> Any:
-    """Have a Keras optimizer average the gradients of all ranks before it steps.
+    """Make a Keras optimizer average the gradients of all ranks before each step.
 
-    Each rank's count alike, however many rows they have.
+    All ranks have the same weight, whatever their numbers of rows.
 
     Args:
         optimizer: A Keras optimizer.
-        op: `Average`.
-        options: Other arguments of Horovod's. What would have an effect here is refused.
+        op: Must be `Average`.
+        options: Other arguments of Horovod. Arguments that would need an effect here are refused.
 
     Returns:
-        The same object.
+        The same optimizer.
     """
     place.refuse("DistributedOptimizer", op=(op, Average))
     place.refuse_options(options)
@@ -164,7 +163,7 @@ def DistributedOptimizer(optimizer: object, op: place.Op = Average, **options: o
 
 @dataclass
 class _Average:
-    """Exchanges an optimizer's gradients."""
+    """The exchange of an optimizer's gradients."""
 
     crossing: bridges.Crossing
     takes_steps: bool = False
@@ -177,10 +176,10 @@ class _Average:
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not type-checked
-    """Gives all ranks the root's weights and optimizer state when ``fit`` begins.
+    """A callback that overwrites all ranks' weights and optimizer state with the root's when ``fit`` begins.
 
     Args:
-        root_rank: Whose all shall have.
+        root_rank: The rank with the weights to keep.
     """
 
     def __init__(self, root_rank: int = 0) -> None:
@@ -188,7 +187,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self._root_rank = root_rank
 
     def on_train_begin(self, logs: Mapping[str, object] | None = None) -> None:
-        """Do it."""
+        """Broadcast the root's weights and optimizer state."""
         broadcast_parameters(self.model, self._root_rank)
         optimizer = getattr(self.model, "optimizer", None)
         if optimizer is None:
@@ -199,27 +198,27 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
 
 
 class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]  # the same
-    """Averages the metrics of an epoch over the ranks, for callbacks behind it."""
+    """A callback that averages the metrics of an epoch over the ranks, for later callbacks in the list."""
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Do it."""
+        """Average the metrics in place."""
         names = sorted(logs or {})
         if names:
             logs.update(zip(names, allreduce([float(logs[name]) for name in names]).tolist(), strict=True))
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[misc]  # the same
-    """Sets the learning rate to `initial_lr` times a multiplier, in some epochs.
+    """A callback that sets the learning rate to `initial_lr` times a multiplier, in some epochs.
 
     Args:
-        initial_lr: The learning rate that is multiplied.
-        multiplier: A number, or a function of the epoch: of its number, or, without `staircase`, of the epoch and its
-            part that is over, such as 1.25.
-        start_epoch: The first epoch that it is for.
-        end_epoch: The first that it is not for any more; None is never.
-        staircase: Whether the rate changes at epochs only, and not with each batch. A number is set once.
-        momentum_correction: Accepted, and not needed: Keras keeps momentum apart from the learning rate.
-        steps_per_epoch: How many batches an epoch has. Default: what ``fit`` knows.
+        initial_lr: The learning rate to multiply.
+        multiplier: A number, or a function of the epoch. The function gets the epoch's number; without `staircase` it
+            gets a fraction such as 1.25, which includes the finished part of the epoch.
+        start_epoch: The first epoch with the multiplier.
+        end_epoch: The first epoch after those with the multiplier; None: no end.
+        staircase: Whether the rate changes only between epochs, and not with each batch. Always so for a number.
+        momentum_correction: Ignored, because Keras keeps momentum apart from the learning rate.
+        steps_per_epoch: The number of batches in an epoch. Default: the number that ``fit`` knows.
 
     Raises:
         ValueError: The rate changes with each batch, and the number of batches is unknown.
@@ -245,7 +244,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         self._epoch = 0
 
     def on_train_begin(self, logs: Mapping[str, object] | None = None) -> None:
-        """Find out how many batches an epoch has."""
+        """Find the number of batches in an epoch."""
         self._steps_per_epoch = self._steps_per_epoch or (self.params or {}).get("steps")
         if not self.staircase and not self._steps_per_epoch:
             raise ValueError(
@@ -254,19 +253,19 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
             )
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, object] | None = None) -> None:
-        """Set it for the epoch."""
+        """Set the learning rate for the epoch."""
         self._epoch = epoch
         if self.staircase:
             self._set(epoch)
 
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, object] | None = None) -> None:
-        """Set it for the batch."""
+        """Set the learning rate for the batch."""
         if not self.staircase:
             assert self._steps_per_epoch, "checked when training began"
             self._set(self._epoch + batch / self._steps_per_epoch)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Put it among the epoch's metrics."""
+        """Add the learning rate to the epoch's metrics."""
         if logs is not None:
             logs["lr"] = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
 
@@ -276,16 +275,16 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the learning rate from `initial_lr` divided by the number of ranks to `initial_lr`, evenly, in the first
-    epochs.
+    """A callback that raises the learning rate evenly in the first epochs, up to `initial_lr`.
 
-    P. Goyal and others, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour" (2017), 2.2: gradual warmup.
+    The first rate is `initial_lr` divided by the number of ranks. This is the gradual warmup of P. Goyal and others,
+    "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour" (2017), 2.2.
 
     Args:
-        initial_lr: The learning rate after it: one rank's, times the ranks.
-        warmup_epochs: How long it takes.
+        initial_lr: The learning rate after the warmup: that of one rank, times the number of ranks.
+        warmup_epochs: The number of epochs of the warmup.
         momentum_correction: See `LearningRateScheduleCallback`.
-        steps_per_epoch: See there.
+        steps_per_epoch: See `LearningRateScheduleCallback`.
         verbose: Whether rank 0 prints a line at the end.
     """
 
@@ -299,7 +298,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     ) -> None:
         def multiply(epoch: float) -> float:
             assert self._steps_per_epoch, "checked when training began"
-            done = (epoch + 1.0 / self._steps_per_epoch) / warmup_epochs  # the batch that begins counts
+            done = (epoch + 1.0 / self._steps_per_epoch) / warmup_epochs  # the present batch counts
             return 1.0 / size() * (min(1.0, done) * (size() - 1) + 1)
 
         super().__init__(
@@ -314,16 +313,16 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self._verbose = verbose
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Say that it is over."""
+        """Print a line when the warmup is over, if `verbose`."""
         super().on_epoch_end(epoch, logs)
         if self.end_epoch is not None and epoch == self.end_epoch - 1 and self._verbose and rank() == 0:
             sys.stdout.write(f"Epoch {epoch + 1}: finished gradual learning rate warmup to {self.initial_lr:g}.\n")
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]  # the same
-    """Saves the model when it is the best so far, in rank 0 alone.
+    """A callback that saves the model when it is the best so far, only in rank 0.
 
-    Takes what ``keras.callbacks.ModelCheckpoint`` takes, and `save_best_only` is True.
+    It takes the arguments of ``keras.callbacks.ModelCheckpoint``, with ``save_best_only=True``.
     """
 
     def __init__(self, filepath: str, **settings: object) -> None:
@@ -341,7 +340,7 @@ callbacks = types.SimpleNamespace(
     LearningRateWarmupCallback=LearningRateWarmupCallback,
     BestModelCheckpoint=BestModelCheckpoint,
 )
-"""Where Horovod's programs look for them: ``hvd.callbacks.MetricAverageCallback()``."""
+"""The callbacks under the names of Horovod's programs: ``hvd.callbacks.MetricAverageCallback()``."""
 
 
 def _read(value: object) -> variables.Array:

@@ -1,7 +1,7 @@
-"""The caller's place: the verbs that need no framework.
+"""The calling rank's place: Horovod's functions that need no framework.
 
-In a trainer's rank the trainer knows; below ``hocket run`` or torchrun the environment does; otherwise the process is
-alone.
+The place comes from the trainer in a trainer's rank, and from the environment under ``hocket run`` or torchrun.
+Otherwise the process is alone.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from hocket.train.rank import worker_session
 
 
 class Op(enum.Enum):
-    """The result that the ranks make of their tensors.
+    """The reductions of the ranks' tensors, with Horovod's names.
 
-    Horovod's names. Adasum is there to be named by programs that choose by an argument; using it is refused.
+    Adasum exists only for programs that choose the reduction by an argument; its use is refused.
     """
 
     AVERAGE = "Average"
@@ -39,7 +39,7 @@ class Place:
     local_rank: int
     local_size: int
     in_trainer: bool
-    """Whether a trainer of ours runs it."""
+    """Whether one of Hocket's trainers runs the rank."""
 
 
 _places: weakref.WeakKeyDictionary[worker_session.WorkerSession, Place] = weakref.WeakKeyDictionary()
@@ -47,7 +47,7 @@ _own: Place | None = None  # of a process that no trainer has started
 
 
 def enter() -> Place:
-    """Find the calling rank's place, and note that the verbs may be used."""
+    """Find the calling rank's place, and allow the use of Horovod's functions."""
     global _own  # noqa: PLW0603 (Horovod's verbs are the process's)
     session = worker_session.get_optional_session()
     if session is not None:
@@ -72,7 +72,7 @@ def enter() -> Place:
 
 
 def leave() -> None:
-    """Note that the verbs may not be used any more."""
+    """End the use of Horovod's functions."""
     global _own  # noqa: PLW0603 (see above)
     session = worker_session.get_optional_session()
     if session is None:
@@ -95,50 +95,50 @@ def get_place() -> Place:
 
 
 def is_initialized() -> bool:
-    """Tell whether `init` was called, and `shutdown` was not."""
+    """Return whether `init` was called, and `shutdown` was not."""
     return _find() is not None
 
 
 def rank() -> int:
-    """Return the calling rank's number."""
+    """Return the calling rank's index."""
     return get_place().rank
 
 
 def size() -> int:
-    """Return how many ranks there are."""
+    """Return the number of ranks."""
     return get_place().size
 
 
 def local_rank() -> int:
-    """Return the calling rank's number among those of its machine."""
+    """Return the calling rank's index among those of its machine."""
     return get_place().local_rank
 
 
 def local_size() -> int:
-    """Return how many ranks its machine has."""
+    """Return the number of ranks on the calling rank's machine."""
     return get_place().local_size
 
 
 def cross_rank() -> int:
-    """Return the number of the calling rank's machine, if all machines have as many ranks."""
+    """Return the index of the calling rank's machine, assuming the same number of ranks on all machines."""
     found = get_place()
     return found.rank // found.local_size
 
 
 def cross_size() -> int:
-    """Return how many machines there are, if all have as many ranks."""
+    """Return the number of machines, assuming the same number of ranks on all machines."""
     found = get_place()
     return -(-found.size // found.local_size)
 
 
 def is_homogeneous() -> bool:
-    """Tell whether all machines have as many ranks, as far as this rank can see."""
+    """Return whether all machines have the same number of ranks, as far as this rank can see."""
     found = get_place()
     return found.size % found.local_size == 0
 
 
 def choose_op(op: object, average: bool | None) -> Op:
-    """Return what `op` and the older `average` mean together."""
+    """Return the reduction that `op` or the older `average` names."""
     if op is not None and average is not None:
         raise ValueError("Pass op or average, not both. op=hvd.Sum is what average=False was.")
     if op is None:
@@ -166,12 +166,12 @@ _NEUTRAL: Final[dict[str, tuple[object, ...]]] = {
     "process_set": (None,),
     "scale_local_gradients": (None, False, True),
 }
-"""Arguments of Horovod's ``DistributedOptimizer``, and which of their values change nothing here; ``...`` stands for
-all."""
+"""Arguments of Horovod's ``DistributedOptimizer``, with the values that are safe to ignore here; ``...`` means all
+values."""
 
 
 def refuse_options(options: Mapping[str, object]) -> None:
-    """Raise for arguments of Horovod's ``DistributedOptimizer`` that would have to change something, and cannot."""
+    """Raise for arguments of Horovod's ``DistributedOptimizer`` that need an effect which is not supported."""
     for name, value in options.items():
         neutral = _NEUTRAL.get(name)
         if neutral is None:
@@ -184,12 +184,12 @@ def refuse_options(options: Mapping[str, object]) -> None:
 
 
 def is_built() -> bool:
-    """Return False: none of Horovod's libraries is underneath."""
+    """Return False, because none of Horovod's libraries is used."""
     return False
 
 
 def refuse(verb: str, **given: tuple[object, object]) -> None:
-    """Raise for an argument of Horovod's that has no meaning here and is not at its default."""
+    """Raise for an argument of Horovod that has no meaning here and is not at its default."""
     for name, (value, default) in given.items():
         if value != default:
             raise ValueError(

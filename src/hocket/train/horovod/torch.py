@@ -1,7 +1,7 @@
-"""Horovod's verbs for PyTorch: ``import hocket.train.horovod.torch as hvd``.
+"""Horovod's functions for PyTorch: ``import hocket.train.horovod.torch as hvd``.
 
-They are calls of torch.distributed, whose group a `TorchTrainer` has made; below ``hocket run`` and torchrun `init`
-makes it. Alone they do nothing.
+They call torch.distributed. A `TorchTrainer` makes the process group; under ``hocket run`` and torchrun, `init` makes
+it. In a single process they do nothing.
 """
 
 from __future__ import annotations
@@ -59,24 +59,24 @@ join = _verbs.join
 
 
 class Compression:
-    """How gradients travel."""
+    """The choices for how gradients travel."""
 
     none: Final = None
-    """As they are."""
+    """No compression."""
     fp16: Final = torch.float16
-    """As float16, in half the bytes."""
+    """Compression to float16, in half the bytes."""
 
 
 def init(comm: object = None, process_sets: object = None) -> None:
-    """Begin. In a `TorchTrainer`'s training function the ranks are joined already.
+    """Initialize. In a `TorchTrainer`'s training function the ranks are joined already.
 
     Args:
-        comm: Must be left out, as the next.
-        process_sets: See `comm`.
+        comm: Must be left out.
+        process_sets: Must be left out.
 
     Raises:
-        ValueError: An argument is given that means nothing here.
-        RuntimeError: The ranks of the trainer were not joined for torch.
+        ValueError: An argument is given that has no meaning here.
+        RuntimeError: The trainer did not join its ranks for torch.
 
     Example:
         >>> import hocket.train.horovod.torch as hvd
@@ -102,7 +102,7 @@ def init(comm: object = None, process_sets: object = None) -> None:
 
 
 def shutdown() -> None:
-    """End. A group that a trainer has made stays."""
+    """Undo `init`. A process group that a trainer has made stays."""
     global _made_group  # noqa: PLW0603 (see above)
     place.leave()
     if _made_group and dist.is_initialized():
@@ -117,21 +117,21 @@ def allreduce(
     compression: torch.dtype | None = Compression.none,
     op: place.Op | None = None,
 ) -> torch.Tensor:
-    """Return the mean of all ranks' tensors, or what `op` makes of them.
+    """Return the mean of all ranks' tensors, or another reduction by `op`.
 
-    Gradients flow back through it, as through `allgather` and `broadcast`: each rank gets the mean of what the ranks
-    send back, or the sum for `Sum`.
+    Gradients flow back through this function, `allgather` and `broadcast`: each rank gets the mean of the ranks'
+    gradients, or for `Sum` their sum.
 
     Args:
-        tensor: Of the same shape and dtype in all ranks. It stays as it is.
-        average: Older programs' way to say `op`.
-        name: Not needed: calls are matched by their order.
+        tensor: A tensor with the same shape and dtype in all ranks. It is not changed.
+        average: Older programs' form of `op`.
+        name: Ignored, because calls are matched by their order.
         compression: ``hvd.Compression.fp16`` sends floats in half the bytes.
-        op: What to make of them. Default: `Average`.
+        op: The reduction. Default: `Average`.
 
     Raises:
-        ValueError: `init` was not called, `op` is no operation, or a mean is asked for whole numbers.
-        RuntimeError: In the backward pass, if `op` is neither `Average` nor `Sum`.
+        ValueError: `init` was not called, `op` is not an operation, or a mean of whole numbers is requested.
+        RuntimeError: In the backward pass, `op` is neither `Average` nor `Sum`.
 
     Example:
         >>> import torch
@@ -150,7 +150,7 @@ def allreduce(
 def allreduce_(
     tensor: torch.Tensor, average: bool | None = None, name: str | None = None, op: place.Op | None = None
 ) -> torch.Tensor:
-    """Do what `allreduce` does, in place, and without gradients; return the tensor."""
+    """Reduce a tensor in place like `allreduce`, without gradients, and return it."""
     return _reduce(tensor, place.choose_op(op, average))
 
 
@@ -168,8 +168,7 @@ def _reduce(tensor: torch.Tensor, chosen: place.Op) -> torch.Tensor:
 
 
 def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
-    """Return all ranks' tensors one after another, along the first dimension, which may be of another length in each
-    rank."""
+    """Return all ranks' tensors, concatenated along the first dimension, which may differ in length between ranks."""
     if place.get_place().size > 1 and not tensor.dim():
         raise ValueError(
             "allgather() puts tensors one after another along their first dimension, but received a scalar. Write "
@@ -185,7 +184,7 @@ def _gather(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
-    """Return the root's tensor, in all ranks."""
+    """Return the root's tensor in all ranks."""
     return _apply(_Broadcast, tensor, root_rank)
 
 
@@ -241,7 +240,7 @@ def _apply(function: type[torch.autograd.Function], *args: object) -> torch.Tens
 
 
 def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
-    """Put the root's tensor into that of each rank; return it."""
+    """Overwrite each rank's tensor with the root's, and return it."""
     verbs.check_root(root_rank)
     if size() > 1:
         with torch.no_grad():
@@ -250,11 +249,11 @@ def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None) ->
 
 
 def broadcast_parameters(params: Mapping[str, object] | Iterable[tuple[str, torch.Tensor]], root_rank: int = 0) -> None:
-    """Give all ranks the root's parameters.
+    """Overwrite all ranks' parameters with the root's.
 
     Args:
         params: ``model.state_dict()`` or ``model.named_parameters()``.
-        root_rank: Whose all shall have.
+        root_rank: The rank with the parameters to keep.
 
     Example:
         >>> import torch
@@ -278,11 +277,11 @@ def broadcast_parameters(params: Mapping[str, object] | Iterable[tuple[str, torc
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> None:
-    """Give all ranks the root's optimizer state: learning rates, momenta.
+    """Overwrite all ranks' optimizer state with the root's: learning rates, momenta.
 
     Args:
-        optimizer: Made from the same parameters in all ranks.
-        root_rank: Whose all shall have.
+        optimizer: An optimizer of the same parameters in all ranks.
+        root_rank: The rank with the state to keep.
     """
     verbs.check_root(root_rank)
     if size() > 1:
@@ -299,22 +298,22 @@ def DistributedOptimizer(
     op: place.Op = Average,
     **options: object,
 ) -> Any:
-    """Return an optimizer whose ``step`` first averages the gradients of all ranks.
+    """Make an optimizer's ``step`` first average the gradients of all ranks; return the same optimizer.
 
-    It is the same object. As in Horovod it has ``synchronize()``, which averages at once, to clip gradients for
-    example; the next ``step`` is then taken in ``with optimizer.skip_synchronize():``. The gradients travel when the
-    backward pass is over, together: for communication during it use `hocket.train.torch.prepare_model`. What a closure
-    computes that ``step`` is given, is averaged each time.
+    As in Horovod, ``synchronize()`` averages at once, for example to clip gradients. The next ``step`` then belongs in
+    ``with optimizer.skip_synchronize():``. All gradients travel together after the backward pass; for communication
+    during the pass use `hocket.train.torch.prepare_model`. If ``step`` gets a closure, the gradients of each call of
+    the closure are averaged.
 
     Args:
-        optimizer: Of this rank's model.
-        named_parameters: Not needed; a name that comes twice is an error, as in Horovod.
+        optimizer: The optimizer of this rank's model.
+        named_parameters: Used only to check for duplicate names, which are an error, as in Horovod.
         compression: ``hvd.Compression.fp16`` sends half the bytes.
-        backward_passes_per_step: How many backward passes the program makes before each step. Gradients add up in the
-            tensors anyway.
-        op: `Average`, or `Sum`.
-        options: Other arguments of Horovod's. What would have an effect here is refused; ``gradient_predivide_factor``
-            and ``groups`` have none.
+        backward_passes_per_step: The number of backward passes before each step. Has no effect, because gradients add
+            up in the tensors.
+        op: `Average` or `Sum`.
+        options: Other arguments of Horovod. Arguments that would need an effect here are refused;
+            ``gradient_predivide_factor`` and ``groups`` are ignored.
 
     Example:
         >>> import torch
@@ -374,8 +373,9 @@ def DistributedOptimizer(
 
 @torch.no_grad()
 def _average_gradients(optimizer: torch.optim.Optimizer, compression: torch.dtype | None, op: place.Op) -> None:
-    """A parameter that only some ranks used counts as zero in the others; one that none used keeps no gradient. Sparse
-    gradients travel dense."""
+    """Average the gradients of all ranks, sparse ones as dense tensors.
+
+    If only some ranks used a parameter, its gradient is zero in the others. An unused parameter gets no gradient."""
     count = size()
     if count == 1:
         return

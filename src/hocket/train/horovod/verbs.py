@@ -1,5 +1,4 @@
-"""Horovod's verbs for objects, and its rules: the same for each framework, on what
-`hocket.train.frameworks.contract` says of one."""
+"""Horovod's functions for objects, and its rules, the same for each framework of `hocket.train.frameworks.contract`."""
 
 from __future__ import annotations
 
@@ -18,16 +17,16 @@ OPS: Final = {
     place.Op.MAX: ReduceOp.MAX,
     place.Op.PRODUCT: ReduceOp.PRODUCT,
 }
-"""Horovod's operations, as collectives on numpy arrays know them."""
+"""Horovod's operations as operations of Hocket's collectives on numpy arrays."""
 
 
 @final
 class Verbs:
-    """The verbs of one framework.
+    """Horovod's functions for one framework.
 
     Args:
-        framework: Whose ranks.
-        trainer: What joins them, for messages: ``"hocket.train.jax.JaxTrainer"``.
+        framework: The framework.
+        trainer: The name of the trainer that joins the ranks, for messages: ``"hocket.train.jax.JaxTrainer"``.
     """
 
     def __init__(self, framework: contract.Framework[Any], trainer: str) -> None:
@@ -35,11 +34,11 @@ class Verbs:
         self._trainer = trainer
 
     def init(self, comm: object = None, process_sets: object = None) -> None:
-        """Begin.
+        """Initialize.
 
         Args:
-            comm: Must be left out, as the next.
-            process_sets: See `comm`.
+            comm: Must be left out.
+            process_sets: Must be left out.
 
         Example:
             >>> import hocket.train.horovod.jax as hvd
@@ -62,7 +61,7 @@ class Verbs:
         return self._framework.get_collectives("horovod")
 
     def broadcast_object(self, obj: object = None, root_rank: int = 0, name: str | None = None) -> Any:
-        """Return the root's object, in all ranks: anything that can be pickled."""
+        """Return the root's object in all ranks. It must be possible to pickle the object."""
         check_root(root_rank)
         return self.allgather_object(obj if place.rank() == root_rank else None)[root_rank]
 
@@ -74,25 +73,26 @@ class Verbs:
         return found
 
     def barrier(self) -> None:
-        """Wait until all ranks have called it."""
+        """Wait until all ranks have called this function."""
         if place.get_place().size > 1:
             self.get_collectives().barrier()
 
     def join(self) -> int:
-        """Wait until all ranks have called it; return the one that came last. In Horovod a rank that has no more
-        batches may call it while the others go on. Here that ends in an error that names the rank: all ranks must take
-        equally many steps, as the framework's prepared loaders have them do."""
+        """Wait until all ranks have called this function; return the rank that came last.
+
+        In Horovod a rank without more batches may call this while the others go on. Here that raises an error that
+        names the rank. All ranks must take the same number of steps, as with the framework's prepared loaders."""
         came: Sequence[float] = self.allgather_object(time.monotonic())  # one clock for all processes of a machine
         return came.index(max(came))
 
 
 def shutdown() -> None:
-    """End. What the trainer has joined stays."""
+    """Undo `init`. The trainer's ranks stay joined."""
     place.leave()
 
 
 def check_root(root_rank: int) -> None:
-    """Refuse a root that is no rank."""
+    """Refuse a root that is not a rank."""
     count = place.get_place().size
     if not 0 <= root_rank < count:
         raise ValueError(f"root_rank must be one of the {count} ranks from 0, but received {root_rank!r}.")

@@ -1,1 +1,1 @@
-"""Hugging Face: `transformers` has what its Trainer needs in the ranks of a `TorchTrainer`."""
+"""Hugging Face: `transformers` supports its Trainer in the ranks of a `TorchTrainer`."""

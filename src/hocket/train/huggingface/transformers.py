@@ -1,10 +1,12 @@
 """Hugging Face's Trainer in the ranks of a `TorchTrainer`. Names are Ray's.
 
-    trainer = transformers.Trainer(model=model, args=transformers.TrainingArguments(folder, use_cpu=True),
-    train_dataset=data) trainer.add_callback(RayTrainReportCallback()) trainer = prepare_trainer(trainer)
+    arguments = transformers.TrainingArguments(folder, use_cpu=True)
+    trainer = transformers.Trainer(model=model, args=arguments, train_dataset=data)
+    trainer.add_callback(RayTrainReportCallback())
+    trainer = prepare_trainer(trainer)
     trainer.train()
 
-It finds the process group that the trainer has joined, and uses it. Importing this module imports transformers.
+transformers uses the process group that the `TorchTrainer` has made. Importing this module imports transformers.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ with extras.explain(
     import torch.distributed as dist
     import transformers
 
-    importlib.import_module("accelerate")  # the Trainer asks for it only when it is made
+    importlib.import_module("accelerate")  # now, because transformers would miss it only when a Trainer is made
 
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.rank import context, worker_session
@@ -32,18 +34,18 @@ from hocket.train.rank import context, worker_session
 
 @final
 class RayTrainReportCallback(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not type-checked
-    """Reports what the Trainer has logged last, and its checkpoint, each time that it saves one."""
+    """A callback that reports the Trainer's last logged metrics and its checkpoint, each time that it saves one."""
 
     CHECKPOINT_NAME: Final = "checkpoint"
-    """The folder in the checkpoint's folder, for ``trainer.train(resume_from_checkpoint=...)``."""
+    """The name of the Trainer's folder inside a checkpoint, for ``trainer.train(resume_from_checkpoint=...)``."""
 
     def on_save(self, args: Any, state: Any, control: object, **kwargs: object) -> None:
-        """Called by the Trainer, in all ranks, when its files are written."""
+        """Report. The Trainer calls this method in all ranks, when its files are written."""
         metrics: dict[str, Any] = {}
         for logged in state.log_history:
             metrics.update(logged)
         if dist.is_initialized():
-            dist.barrier()  # each rank writes a file of its own too
+            dist.barrier()  # because each rank also writes a file of its own
         source = Path(args.output_dir, f"checkpoint-{state.global_step}")
         with worker_session.get_session("report").open_folder() as folder:
             checkpoint = None
@@ -54,10 +56,10 @@ class RayTrainReportCallback(transformers.TrainerCallback):  # type: ignore[misc
 
 
 def prepare_trainer(trainer: Any) -> Any:
-    """Check that a Trainer has found the ranks of a `TorchTrainer`; return it.
+    """Check that a Trainer has found the ranks of a `TorchTrainer`, and return it.
 
     Raises:
-        RuntimeError: It would train in each rank alone.
+        RuntimeError: The Trainer would train in each rank alone.
     """
     expected, found = context.get_context().get_world_size(), trainer.args.world_size
     if found != expected:

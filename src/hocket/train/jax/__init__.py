@@ -1,9 +1,9 @@
-"""JAX: gradients of jitted steps averaged over the ranks, through memory that they share.
+"""JAX: gradients of jitted steps are averaged over the ranks, through shared memory.
 
-`config` sets JAX up in the ranks and joins them; `trainer` is the entry; `models`, `optimizers`, `loaders`,
-`evaluation`, `devices`, `seeds` and `checkpoints` are what the training function calls; `strategies` say how updates
-travel. Below them `trees` knows arrays by name, `host_calls` lets a
-compiled step call Python, and `frames` is what XLA says when it does. Importing this package imports jax.
+`config` sets JAX up in the ranks and joins them. `trainer` is the entry. The training function calls `models`,
+`optimizers`, `loaders`, `evaluation`, `devices`, `seeds` and `checkpoints`. `strategies` define how updates travel.
+Below them, `trees` finds arrays by name, `host_calls` lets a compiled step call Python, and `frames` reads the frames
+that XLA passes to such a call. Importing this package imports jax.
 """
 
 from importlib import import_module as _import_module

@@ -1,9 +1,9 @@
 """Keras 3 on any of its backends (TensorFlow, PyTorch, JAX): one model, trained by all ranks.
 
-`config` chooses the ranks' backend and joins them; `trainer` is the entry; `models`, `loaders`, `evaluation`,
-`checkpoints`, `callbacks` and `seeds` are what the training function calls, and `rank_state` has the rank's strategy at
-work. `bridges` lead from a compiled step, where gradients are, to our collectives.
-With `Sharded`, on JAX, a step is one program of all ranks: `sharding`, `joined` and `spread_models` see to that.
+`config` chooses the ranks' backend and joins them. `trainer` is the entry. The training function calls `models`,
+`loaders`, `evaluation`, `checkpoints`, `callbacks` and `seeds`; `rank_state` has the rank's strategy. `bridges` lead
+from the gradients in a compiled step to Hocket's collectives. With `Sharded` on JAX, a step is one program of all
+ranks, by `sharding`, `joined` and `spread_models`.
 Importing this package imports Keras, and with it the backend that KERAS_BACKEND names.
 """
 

@@ -1,4 +1,4 @@
-"""LightGBM: one model from all ranks' rows, through memory that they share.
+"""LightGBM: one model from the rows of all ranks, which communicate through shared memory.
 
 Importing this package imports LightGBM.
 """

@@ -1,5 +1,5 @@
-"""The one progress display: what a run has done, how fast, how long it will take, and which rank is behind.
+"""The progress display: a run's progress, speed, time left, and the ranks that lag.
 
-`model` counts and knows no clock; `text` puts it into words and colours; `terminal` is where it is shown;
-`display` is the callback that ties them together, and knows notebooks.
+`model` has the numbers, without a clock. `text` puts them into words and colours. `terminal` shows them. `display` is
+the callback that connects these, and also handles notebooks.
 """

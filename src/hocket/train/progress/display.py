@@ -1,4 +1,4 @@
-"""The callback that shows a run's progress, and the rule for when it is there."""
+"""The callback that shows a run's progress, and the rule for adding it to a run."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from hocket.train.checkpoints import checkpoint
 from hocket.train.progress import model, terminal, text
 
 SWITCH = "HOCKET_PROGRESS"
-"""The environment variable that says how progress is shown, whatever the program says: ``off``, ``live``, ``plain``, or
-``auto``."""
+"""The environment variable that overrides the program's mode: ``off``, ``live``, ``plain``, or ``auto``."""
 
 MODES = ("auto", "live", "plain", "off")
 
 DRAW_SECONDS = 0.25
-"""How often a terminal is drawn. A guess: often enough to see that it lives."""
+"""Seconds between drawings of a terminal. A guess: often enough to look alive."""
 
 NOTEBOOK_SECONDS = 0.5
-"""How often a notebook is changed at most. A guess: each change is a message to a browser."""
+"""The least seconds between changes of a notebook. A guess: each change is a message to a browser."""
 
-_terminal_lock = threading.Lock()  # one run at a time has the rows of the terminal
+_terminal_lock = threading.Lock()  # one run at a time may reserve lines of the terminal
 
 
 class _Screen(Protocol):
@@ -39,30 +38,29 @@ class _Screen(Protocol):
 
 @final
 class ProgressDisplay(user_callback.UserCallback):
-    """Shows how far a run is, its loss, samples a second, the time left, and how far each rank is behind the first.
+    """A callback that shows a run's step, loss, speed, time left, and the lag of each rank behind the first.
 
-    `fit` shows one by itself in a terminal and in a notebook. Pass one in `RunConfig.callbacks` to have lines in a log
-    too, or to say which metrics count. The environment variable ``HOCKET_PROGRESS=off`` silences all, also this one.
+    `fit` adds one by itself in a terminal and in a notebook. Pass one in `RunConfig.callbacks` to get lines in a log
+    too, or to select metrics. The environment variable ``HOCKET_PROGRESS=off`` silences all displays.
 
-    In a terminal the last rows are set aside for it, and what the program and its ranks print scrolls above, untouched.
-    Elsewhere it writes a line every `interval_s` seconds to stderr. When the run is over, one line stays.
+    In a terminal, the display reserves the last lines, and other output scrolls above, untouched. Elsewhere it writes a
+    line to stderr every `interval_s` seconds. When the run is over, one line stays.
 
-    What is shown is found in rank 0's metrics: ``step`` or ``epoch``, ``loss``, and for the speed ``samples``, the
-    number of samples that each rank has used since its report before, or ``samples_per_second`` of all ranks together.
-    The time left needs a total: ``total_steps``, ``num_epochs`` or the like in the metrics or in ``train_loop_config``,
-    or `total`.
+    The display finds its values in rank 0's metrics: ``step`` or ``epoch``, ``loss``, and for the speed ``samples``
+    (samples of each rank since its last report) or ``samples_per_second`` (of all ranks together). The time left needs
+    a total: `total`, or ``total_steps``, ``num_epochs`` or the like in the metrics or in ``train_loop_config``.
 
     Args:
-        mode: ``"auto"`` chooses by where the program runs; ``"live"`` is as auto, ``"plain"`` writes lines even to a
+        mode: ``"auto"`` chooses by where the program runs, ``"live"`` is the same, ``"plain"`` writes lines even to a
             terminal, ``"off"`` shows nothing.
-        step_key: The metric that says how far the run is.
-        total: How far it will go.
-        loss_key: The metric that is shown as loss; ``"val/loss"`` looks into nested ones.
-        samples_key: The metric that says how many samples a rank has used since its report before.
+        step_key: The metric that counts the run's progress.
+        total: The total of that metric.
+        loss_key: The metric to show as the loss; ``"val/loss"`` looks into nested metrics.
+        samples_key: The metric with the number of samples that a rank has used since its last report.
         interval_s: Seconds between lines.
 
     Raises:
-        ValueError: The mode is none of these, or the total or the interval is not positive.
+        ValueError: The mode is unknown, or the total or the interval is not positive.
 
     Example:
         >>> import tempfile
@@ -109,11 +107,11 @@ class ProgressDisplay(user_callback.UserCallback):
         self._screen: _Screen | None = None
 
     def before_run(self, run_context: user_callback.TrainRunContext) -> None:
-        """Begin to count. Before the first report nothing is shown."""
+        """Begin to count. Nothing is shown before the first report."""
         self._progress = model.Progress(self._keys, run_context.train_loop_config, time.monotonic())
 
     def after_arrival(self, run_context: user_callback.TrainRunContext, counts: Sequence[int]) -> None:
-        """Note who is behind."""
+        """Note which ranks lag."""
         assert self._progress is not None, "a run begins first"
         with self._lock:
             self._progress.note_arrivals(counts, time.monotonic())
@@ -124,7 +122,7 @@ class ProgressDisplay(user_callback.UserCallback):
         metrics: list[dict[str, object]],
         checkpoint: checkpoint.Checkpoint | None,
     ) -> None:
-        """Take note, and show it if it is time."""
+        """Note the report, and show it if it is time."""
         assert self._progress is not None, "a run begins first"
         with self._lock:
             self._progress.note_row(metrics, time.monotonic(), run_context.report_count)
@@ -135,7 +133,7 @@ class ProgressDisplay(user_callback.UserCallback):
     def after_exception(
         self, run_context: user_callback.TrainRunContext, worker_exceptions: dict[int, Exception]
     ) -> None:
-        """Count it."""
+        """Count the failure."""
         assert self._progress is not None, "a run begins first"
         with self._lock:
             self._progress.note_failure()
@@ -177,7 +175,7 @@ class _Nothing:
 
 
 class _Timed:
-    """Shows what there is now and then."""
+    """A screen that is updated at intervals."""
 
     def __init__(
         self,
@@ -190,7 +188,7 @@ class _Timed:
         self._next = 0.0
 
     def update(self) -> None:
-        """Show it if it is time to."""
+        """Show the present snapshot if it is time."""
         now = time.monotonic()
         snapshot = self._look() if now >= self._next else None
         if snapshot is not None:
@@ -203,12 +201,12 @@ class _Timed:
 
 
 def _open_lines(name: str, look: Callable[[], model.Snapshot | None], interval_s: float) -> _Timed:
-    """Write lines to a log."""
+    """Return a screen that writes lines to a log."""
     return _Timed(look, interval_s, lambda snapshot: _write_line(text.build_line(name, snapshot)), _write_line)
 
 
 def _open_notebook(name: str, look: Callable[[], model.Snapshot | None]) -> _Timed:
-    """Change an output in the thread that runs the cell, as IPython wants it."""
+    """Return a screen that changes a notebook's output, in the thread that runs the cell, as IPython requires."""
     output = _Output()
 
     def show(snapshot: model.Snapshot) -> None:
@@ -219,7 +217,7 @@ def _open_notebook(name: str, look: Callable[[], model.Snapshot | None]) -> _Tim
 
 
 class _Live:
-    """The last rows of a terminal, drawn by a thread, so that a run that stands still is seen to."""
+    """The last lines of a terminal, drawn by a thread, so that a stalled run is visible too."""
 
     def __init__(self, name: str, look: Callable[[], model.Snapshot | None], descriptor: int) -> None:
         self._look = look
@@ -230,7 +228,7 @@ class _Live:
         self._thread.start()
 
     def update(self) -> None:
-        """Do nothing: the thread draws what there is."""
+        """Do nothing, because the thread draws."""
 
     def _draw_on(self) -> None:
         while True:
@@ -241,7 +239,7 @@ class _Live:
                 return
 
     def close(self, last_line: str) -> None:
-        """Give the rows back, and leave the last line."""
+        """Give the reserved lines back, and leave the last line."""
         try:
             self._is_over.set()
             self._thread.join()
@@ -252,23 +250,23 @@ class _Live:
 
 
 def _write_line(line: str) -> None:
-    """Write a line to stderr, where a program has one."""
+    """Write a line to stderr, if the program has it."""
     if sys.stderr is not None:
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
 
 def find_terminal() -> int | None:
-    """Return the descriptor of the terminal that stderr is; None if it is none, or none to draw on."""
+    """Return the descriptor of stderr if it is a terminal to draw on; else None."""
     try:
         descriptor = sys.stderr.fileno()
-    except (AttributeError, OSError, ValueError):  # there is no stderr, or it is no file
+    except (AttributeError, OSError, ValueError):  # there is no stderr, or it is not a file
         return None
     return descriptor if terminal.is_usable(descriptor) else None
 
 
 def read_switch() -> str:
-    """Return what the environment says."""
+    """Return the mode that the environment sets; ``"auto"`` by default."""
     found = os.environ.get(SWITCH, "") or "auto"
     if found not in MODES:
         raise ValueError(f"{SWITCH} must be one of {list(MODES)}, but is {found!r}. Unset it for 'auto'.")
@@ -276,7 +274,7 @@ def read_switch() -> str:
 
 
 def add_display(config: configs.RunConfig) -> configs.RunConfig:
-    """Return the configuration with a display among the callbacks, if none is there and there is somebody to see it."""
+    """Return the configuration with a display among the callbacks, if it has none and there is a place to show it."""
     mode = read_switch()
     if mode == "off" or any(isinstance(callback, ProgressDisplay) for callback in config.callbacks):
         return config
@@ -286,7 +284,7 @@ def add_display(config: configs.RunConfig) -> configs.RunConfig:
 
 
 def _check_types(total: object, interval_s: object, keys: Mapping[str, object]) -> None:
-    """Refuse what is no number, or no name."""
+    """Refuse settings that are not numbers or names."""
     for name, number in (("total", total), ("interval_s", interval_s)):
         is_number = isinstance(number, numbers.Real) and not isinstance(number, bool)
         if not is_number and (number is not None or name == "interval_s"):
@@ -299,20 +297,20 @@ def _check_types(total: object, interval_s: object, keys: Mapping[str, object]) 
 
 
 def _is_notebook() -> bool:
-    """Tell whether this process is the kernel of a notebook. IPython is not imported for it."""
+    """Return whether this process is the kernel of a notebook, without importing IPython."""
     ipython: object = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
     return getattr(shell, "kernel", None) is not None
 
 
 class _Output:
-    """The display in a notebook: one output of the cell that runs, which is changed in place."""
+    """The display in a notebook: one output of the running cell, changed in place."""
 
     def __init__(self) -> None:
         self._handle: Any = None
 
     def show(self, lines: list[str]) -> None:
-        """Show lines in place of those before."""
+        """Show lines in place of the last ones."""
         from IPython.display import display
 
         text = "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The display's model of a run. No IO, no clock: every method is given the time, in seconds of any origin."""
+"""The display's model of a run, without IO or a clock: methods take the time in seconds, from any origin."""
 
 from __future__ import annotations
 
@@ -15,54 +15,54 @@ TOTALS = {
     "iteration": ("num_iterations", "max_iterations", "iterations"),
     "epoch": ("num_epochs", "max_epochs", "epochs"),
 }
-"""The metrics that say how far a run is, the first that is reported counts; and under which names, among the metrics or
-in the configuration, it is said how far it will go."""
+"""The metrics that count a run's progress; the first that is reported is used. Each has the possible names of its
+total, among the metrics or in the configuration."""
 
 RATES = ("samples_per_second", "samples_per_s")
 """Metrics that are the rate of all ranks together."""
 
 POINT_SECONDS = 0.25
-"""How far apart the points are from which speeds are computed. A guess: shorter than one looks, longer than a fast
+"""Seconds between the points from which speeds are computed. A guess: shorter than a glance, longer than a fast
 step."""
 
 POINT_COUNT = 64
-"""How many of them there are: a window of 16 seconds or more, so that the time left does not jump. A guess."""
+"""The number of points: a window of 16 seconds or more, so that the time left does not jump. A guess."""
 
 LAG_WEIGHT = 0.3
-"""How much the last report counts in a rank's lag. A guess: ten reports forget the past."""
+"""The weight of the last report in a rank's lag. A guess: ten reports forget the past."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """Which metrics are shown. None: found by their usual names."""
+    """The metrics to show. None: found by their usual names."""
 
     step: str | None = None
     total: float | None = None
-    """How far the run will go."""
+    """The total of steps."""
     loss: str | None = None
     samples: str = "samples"
-    """How many samples a rank has used since its report before. The ranks' are added."""
+    """The metric with the number of samples that a rank has used since its last report. Ranks' numbers are added up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a rank is behind the first one."""
+    """A rank's lag behind the first rank."""
 
     rank: int
     seconds: float
     is_waited_for: bool
-    """Whether others have reported, and it has not yet."""
+    """Whether other ranks have reported, and this rank has not yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """The picture of one moment."""
+    """The values to show at one moment."""
 
     step_name: str
-    """The metric that says how far it is, or ``"report"``."""
+    """The metric that counts the progress, or ``"report"``."""
     step: float
     done: float
-    """How many steps are done: one more than `step` if they count from 0."""
+    """The number of steps that are done: one more than `step` if steps count from 0."""
     total: float | None
     loss_name: str
     loss: float | None
@@ -71,7 +71,7 @@ class Snapshot:
     elapsed_s: float
     left_s: float | None
     lags: tuple[Lag, ...]
-    """By rank; empty if there is one rank."""
+    """The ranks' lags, by rank; empty if there is one rank."""
     restarts: int
 
 
@@ -83,19 +83,19 @@ class _Point:
 
 
 class Progress:
-    """A run, as seen from its reports. Used under a lock of the caller."""
+    """The progress of a run, by its reports. Used under a lock of the caller."""
 
     def __init__(self, keys: Keys, config: object, now: float) -> None:
         self._keys = keys
         self._config: Mapping[str, object] = config if isinstance(config, Mapping) else {}
         self._began = now
         self.report_count = 0
-        """How many reports all ranks have made."""
+        """The number of reports that all ranks have made."""
         self._restarts = 0
         self._metrics: Mapping[str, object] = {}
         self._numbers: dict[str, float] = {}
         self._finite: dict[str, float] = {}
-        """Those that can be counted with; of a loss it is shown that it is NaN."""
+        """The finite numbers, for computing. The display still shows a loss that is NaN."""
         self._step_name = "report"
         self._counts_from_0: bool | None = None
         self._has_samples = False
@@ -106,7 +106,7 @@ class Progress:
         self._lags: list[float] = []
 
     def note_arrivals(self, counts: Sequence[int], now: float) -> None:
-        """Note how many reports each rank has made in this attempt."""
+        """Note the number of reports of each rank in this attempt."""
         if len(counts) != len(self._seen) or any(new < old for new, old in zip(counts, self._seen, strict=True)):
             self._begin_attempt(len(counts))
         for rank, count in enumerate(counts):
@@ -120,7 +120,7 @@ class Progress:
         self._points.clear()
 
     def note_row(self, metrics: Sequence[Mapping[str, object]], now: float, number: int | None = None) -> None:
-        """Note the metrics of a report that all ranks have made, by rank, and its number; None for the next."""
+        """Note the metrics of a report that all ranks have made, by rank, and its number; None: the next number."""
         self.report_count = self.report_count + 1 if number is None else number
         self._metrics = metrics[0]
         self._numbers = values.list_numbers(metrics[0])
@@ -146,7 +146,7 @@ class Progress:
         self._points.append(point)
 
     def note_failure(self) -> None:
-        """Note that ranks have failed; if they are started again, reports since the last commit come again."""
+        """Note that ranks have failed. If they start again, reports since the last commit come again."""
         self._restarts += 1
         self._begin_attempt(len(self._seen))
 
@@ -187,7 +187,7 @@ class Progress:
         return self._find_speed("samples") if self._has_samples else None
 
     def _find_speed(self, what: str) -> float | None:
-        """Return how much of something was done a second, in the window; None if that cannot be told."""
+        """Return the speed of something in the window, per second; None if it is not known."""
         if len(self._points) < 2:
             return None
         first, last = self._points[0], self._points[-1]
@@ -206,7 +206,7 @@ class Progress:
         return tuple(found)
 
     def look(self, now: float) -> Snapshot:
-        """Return what there is to show."""
+        """Return the values to show now."""
         total, speed = self._find_total(), self._find_speed("done")
         loss_name, loss = self._find_loss()
         left = max(total - self._done, 0.0) / speed if total is not None and speed is not None else None

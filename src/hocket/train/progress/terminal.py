@@ -1,10 +1,10 @@
-"""The last rows of a terminal, kept free for the display.
+"""The last lines of a terminal, reserved for the display.
 
-Ranks write to the terminal themselves, past the driver, and so do breakpoints and the program's own prints. A line that
-is drawn where the cursor is, and over itself again, as most displays do it, would be torn by them. So an order to the
-terminal (DECSTBM) has it scroll only the rows above, and everybody's output stays as it was written, there. Each
-drawing saves the cursor, goes down, writes and comes back, in one write. A process that is killed before `close` leaves
-the rows set aside; the next full-screen program, or ``reset``, ends that.
+Ranks, breakpoints and the program's prints write to the terminal directly, past the driver. Most displays redraw a line
+at the cursor, and such output would tear that line. So this module sends a command (DECSTBM) by which only the lines
+above scroll, and all other output stays intact there. Each drawing saves the cursor, goes down, writes and comes back,
+in one write. A process that is killed before `close` leaves the lines reserved, until the next full-screen program or
+``reset``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import os
 from collections.abc import Sequence
 
 SMALLEST = (8, 40)
-"""Rows and columns that a terminal must have. A guess: smaller ones are left to the program."""
+"""The least lines and columns of a terminal for the display. A guess: smaller terminals are left to the program."""
 
 _SAVE, _RESTORE, _PLAIN = "\x1b7", "\x1b8", "\x1b[0m"
 
 
 class StatusArea:
-    """Rows at the bottom of a terminal. `close` must be called."""
+    """Reserved lines at the bottom of a terminal. `close` must be called."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -29,7 +29,7 @@ class StatusArea:
         atexit.register(self.close)
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Show lines, which are narrower than the terminal. Takes as many rows as there are lines."""
+        """Show lines, which must be narrower than the terminal, in as many reserved lines."""
         size = self._read_size()
         if size[0] < SMALLEST[0]:
             self.clear()
@@ -44,22 +44,22 @@ class StatusArea:
 
     @property
     def width(self) -> int:
-        """How many columns there are."""
+        """The number of columns."""
         return self._read_size()[1]
 
     def clear(self) -> None:
-        """Give the rows back, empty."""
+        """Give the reserved lines back, empty."""
         if self._height:
             self._write(self._build_release())
             self._height = 0
 
     def close(self) -> None:
-        """Give the rows back, for good. Can be called again."""
+        """Give the reserved lines back, for good. Can be called more than once."""
         atexit.unregister(self.close)
         self.clear()
 
     def _build_claim(self, rows: int, height: int) -> str:
-        """Make room below the cursor, which keeps its column, and let only what is above scroll."""
+        """Return the command that makes room below the cursor, keeps its column, and scrolls only the lines above."""
         room = "\x1bD" * height + f"\x1b[{height}A"
         return f"{room}{_SAVE}\x1b[1;{rows - height}r{_RESTORE}"
 
@@ -73,7 +73,7 @@ class StatusArea:
     def _read_size(self) -> tuple[int, int]:
         try:
             size = os.get_terminal_size(self._descriptor)
-        except OSError:  # it is gone
+        except OSError:  # the terminal is gone
             return 0, 0
         return size.lines, size.columns
 
@@ -82,12 +82,12 @@ class StatusArea:
         try:
             while data:
                 data = data[os.write(self._descriptor, data) :]
-        except OSError:  # it is gone, and the training goes on
+        except OSError:  # the terminal is gone, and the training goes on
             self._height = 0
 
 
 def is_usable(descriptor: int) -> bool:
-    """Tell whether a descriptor is a terminal that understands what is sent, and is ours to write to now."""
+    """Return whether a descriptor is a terminal that understands the commands, with this process in the foreground."""
     if not os.isatty(descriptor) or os.environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
         return False
     try:
@@ -98,5 +98,5 @@ def is_usable(descriptor: int) -> bool:
         return False
     try:
         return os.tcgetpgrp(descriptor) == os.getpgrp()
-    except OSError:  # not the controlling terminal, so no job of a shell in the background
+    except OSError:  # not the controlling terminal, so this is no background job
         return True

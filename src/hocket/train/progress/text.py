@@ -1,4 +1,4 @@
-"""A snapshot in words, and with rich as a line of a terminal."""
+"""A snapshot in words, and with rich as lines of a terminal."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from hocket._base import texts
 from hocket.train.progress import model
 
 NOTED_SECONDS = 1.0
-"""From which lag on a plain line names the rank."""
+"""The least lag of a rank that a plain line names."""
 
 SHOWN_RANKS = 8
-"""Up to how many ranks have their lag shown each; of more, the last ones. A guess: what fits into 80 columns."""
+"""The most ranks with a shown lag. Of more ranks, the slowest are shown. A guess: these fit into 80 columns."""
 
 SHORTEST_BAR = 8  # columns
 
 
 def format_number(number: float) -> str:
-    """Return a count: whole, with thousands apart; small ones with a digit.
+    """Return a count as text: whole, with separators of thousands; a small fraction with one digit.
 
     Example:
         >>> format_number(5120.3), format_number(7), format_number(0.25)
@@ -28,7 +28,7 @@ def format_number(number: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration as a clock shows it.
+    """Return a duration as on a clock.
 
     Example:
         >>> format_duration(83), format_duration(3723)
@@ -40,7 +40,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_lag(seconds: float) -> str:
-    """Return a lag, in the unit that is read at a glance.
+    """Return a lag in a unit that is easy to read.
 
     Example:
         >>> format_lag(0.0123), format_lag(2.5), format_lag(90)
@@ -59,7 +59,7 @@ def _describe_step(now: model.Snapshot) -> str:
 
 
 def _quote(name: str) -> str:
-    """Return what the user has named, so that it does nothing to the terminal."""
+    """Return a user's name without control characters, which the terminal would obey."""
     return texts.show_name(name)
 
 
@@ -79,7 +79,7 @@ def _describe_restarts(now: model.Snapshot) -> list[str]:
 
 
 def build_line(name: str, now: model.Snapshot) -> str:
-    """Return a line for a log."""
+    """Return the snapshot as a line for a log."""
     parts = _list_parts(now)
     if now.left_s is not None:
         parts.append(f"{format_duration(now.left_s)} left")
@@ -97,7 +97,7 @@ def build_last_line(name: str, now: model.Snapshot, error: BaseException | None)
 
 
 def build_lag_line(now: model.Snapshot) -> str:
-    """Return how far each rank is behind; of many, those that are last."""
+    """Return the line with each rank's lag; of many ranks, only the slowest."""
     shown = list(now.lags)
     if len(shown) > SHOWN_RANKS:
         shown = sorted(shown, key=lambda lag: -lag.seconds)[:SHOWN_RANKS]
@@ -107,15 +107,15 @@ def build_lag_line(now: model.Snapshot) -> str:
 
 
 class Painter:
-    """Makes the lines of a terminal. Importing rich takes some 50 ms, so it is done when there is something to show.
+    """The painter of lines for a terminal.
 
     Args:
-        name: The run's.
-        has_colours: Whether colours may be used; the environment's NO_COLOR is heeded too.
+        name: The run's name.
+        has_colours: Whether colours may be used, unless the environment has NO_COLOR.
     """
 
     def __init__(self, name: str, *, has_colours: bool = True) -> None:
-        from rich import console, progress_bar, segment, table, text
+        from rich import console, progress_bar, segment, table, text  # only when needed: this takes some 50 ms
 
         self._name = _quote(name)
         self._rich: Any = (progress_bar.ProgressBar, table.Table, text.Text)
@@ -125,8 +125,7 @@ class Painter:
         )
 
     def paint(self, now: model.Snapshot, width: int) -> list[str]:
-        """Return the lines, each with its colours and narrower than `width` columns. What has no room is left out: the
-        name, the bar."""
+        """Return the coloured lines, each narrower than `width` columns, if need be without the name or the bar."""
         bar_class, table_class, text_class = self._rich
         parts = [self._name, *_list_parts(now)]
         tail = [f"left {format_duration(now.left_s)}"] if now.left_s is not None else []

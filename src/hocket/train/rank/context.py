@@ -1,4 +1,4 @@
-"""The functions for the training function: who am I, here is what I found, where did I stop."""
+"""The functions that a training function calls: for the rank's place, its reports, and the run's checkpoints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TrainContext:
         self._info = info
 
     def get_world_size(self) -> int:
-        """Return how many ranks there are."""
+        """Return the number of ranks."""
         return self._info.world_size
 
     def get_world_rank(self) -> int:
@@ -31,7 +31,7 @@ class TrainContext:
         return self._info.local_rank
 
     def get_local_world_size(self) -> int:
-        """Return how many ranks there are on this rank's machine."""
+        """Return the number of ranks on this rank's machine."""
         return self._info.local_world_size
 
     def get_node_rank(self) -> int:
@@ -43,7 +43,7 @@ class TrainContext:
         return self._info.run_storage.experiment_name
 
     def get_storage(self) -> storage.Storage:
-        """Return where the run is kept."""
+        """Return the place of the run's folder."""
         return self._info.run_storage
 
     get_metadata = refusals.build_method("TrainContext", "get_metadata")
@@ -57,31 +57,31 @@ def get_context() -> TrainContext:
     """Return the calling rank's place in its group.
 
     Raises:
-        RuntimeError: It is called outside a training function.
+        RuntimeError: The function is called outside a training function.
     """
     return TrainContext(worker_session.get_session("get_context").info)
 
 
 def get_checkpoint() -> checkpoint_module.Checkpoint | None:
-    """Return the latest committed checkpoint of the run: what to resume from; None at a fresh start.
+    """Return the run's latest committed checkpoint, to resume from; None at a fresh start.
 
-    On a machine that does not share the run's folder its files arrive when they are first used (`Checkpoint.path`).
+    On a machine that does not share the run's folder, the files arrive at their first use (`Checkpoint.path`).
 
     Raises:
-        RuntimeError: It is called outside a training function.
+        RuntimeError: The function is called outside a training function.
     """
     return worker_session.get_session("get_checkpoint").checkpoint
 
 
 def get_preemption_info() -> preemption.PreemptionInfo | None:
-    """Return which ranks got SIGTERM, the same in every rank; None if none was.
+    """Return the ranks that got SIGTERM, the same in every rank; None if no rank did.
 
-    Report a checkpoint then, and go on: after the commit the group is started again, and no work is lost. It waits
-    until every rank has called it, which takes a way to the driver and back; where steps are short, ask every few
-    steps.
+    If there are some, report a checkpoint and go on: the group starts again after the commit, and no work is lost. The
+    function waits until every rank has called it, which costs a round trip to the driver. If steps are short, call it
+    every few steps.
 
     Raises:
-        RuntimeError: It is called outside a training function.
+        RuntimeError: The function is called outside a training function.
 
     Example:
         >>> import tempfile
@@ -110,20 +110,19 @@ def get_all_reported_checkpoints(
     consistency_mode: reported.CheckpointConsistencyMode = reported.CheckpointConsistencyMode.VALIDATED,
     timeout_s: float | None = None,
 ) -> list[reported.ReportedCheckpoint]:
-    """Return the run's checkpoints, oldest first: those of earlier attempts and runs too, and not those that were
-    removed.
+    """Return the run's existing checkpoints, oldest first, including those of earlier attempts and runs.
 
-    It waits until all reports that this rank has made are committed, and validated if they asked for it. A report is
+    The function waits until all reports of this rank are committed, and validated if they requested that. A report is
     committed when all ranks have made it.
 
     Args:
         consistency_mode: ``COMMITTED`` does not wait for validations.
-        timeout_s: Seconds to wait at most; then what is known is returned. None waits without end.
+        timeout_s: The most seconds to wait; after that, the known checkpoints are returned. None waits without end.
 
     Raises:
-        TypeError: The mode is no `CheckpointConsistencyMode`.
+        TypeError: The mode is not a `CheckpointConsistencyMode`.
         ValueError: The time-out is negative.
-        RuntimeError: It is called outside a training function.
+        RuntimeError: The function is called outside a training function.
 
     Example:
         >>> import tempfile
@@ -166,38 +165,39 @@ def report(
     checkpoint_upload_fn: uploads.UploadFn | None = None,
     validation: bool | validation_module.ValidationTaskConfig = False,
 ) -> None:
-    """Hand metrics, and maybe a checkpoint, to the controller. In a function that `Trainer` runs: ``report(loss=0.5)``.
+    """Send metrics and optionally a checkpoint to the controller. In functions of `Trainer`: ``report(loss=0.5)``.
 
-    Every rank must call it the same number of times. The n-th reports of all ranks belong together: rank 0's metrics go
-    into the `Result`, callbacks see those of all, and the files of all ranks that gave a checkpoint become one
-    checkpoint.
+    Every rank must call `report` the same number of times. The n-th reports of all ranks belong together: rank 0's
+    metrics go into the `Result`, callbacks see the metrics of all ranks, and the files of all ranks that pass a
+    checkpoint become one checkpoint.
 
-    Without a checkpoint it returns at once. With one, the files are copied, or sent to the driver if this machine does
-    not share the run's folder, and it returns when the checkpoint is committed, which takes the reports of all ranks:
-    whatever dies afterwards, training can resume from it. With ``CheckpointUploadMode.ASYNC`` it returns at once, and
-    that happens while training goes on; commits keep the order of the reports, and the training function's end waits
-    for them. An upload that fails ends the training with its error.
+    Without a checkpoint, `report` returns at once. With one, the files are copied, or sent to the driver if this
+    machine does not share the run's folder. `report` then returns when the checkpoint is committed, which takes the
+    reports of all ranks. From then on, training can resume from it, whatever dies.
+
+    With ``CheckpointUploadMode.ASYNC``, `report` returns at once, and the upload runs while training goes on. Commits
+    keep the order of the reports, and the end of the training function waits for them. A failed upload ends the
+    training with its error.
 
     Args:
         metrics: Plain values by name. Tensors are refused.
-        checkpoint: A folder of files. It may be removed afterwards, but not before the commit if the mode is ``ASYNC``.
-        checkpoint_dir_name: The folder that the checkpoint gets in the run's folder. Default: ``checkpoint_`` and a
-            number.
-        checkpoint_upload_mode: Whether training waits for the upload. ``NO_UPLOAD`` says that `checkpoint` is a folder
-            in the run's folder, ``get_context().get_storage().path``, and becomes a checkpoint where it is.
-        delete_local_checkpoint_after_upload: Whether `checkpoint` is removed after the commit. Default: if the mode is
+        checkpoint: A folder of files. It may be removed after `report`; in mode ``ASYNC``, only after the commit.
+        checkpoint_dir_name: The checkpoint's name in the run's folder. Default: ``checkpoint_`` and a number.
+        checkpoint_upload_mode: Whether training waits for the upload. With ``NO_UPLOAD``, `checkpoint` is a folder in
+            the run's folder, ``get_context().get_storage().path``, and becomes a checkpoint in place.
+        delete_local_checkpoint_after_upload: Whether `checkpoint` is removed after the commit. Default: only in mode
             ``ASYNC``.
-        checkpoint_upload_fn: Called with the checkpoint and the name of a folder, in place of the copy: writes the
-            files into the folder of that name in the run's folder, and returns it as a checkpoint.
-        validation: Whether the trainer's `ValidationConfig` is applied to the checkpoint; a `ValidationTaskConfig` says
-            how, on top of it.
+        checkpoint_upload_fn: Replaces the copy. It is called with the checkpoint and the name of a folder, writes the
+            files into the folder of that name in the run's folder, and returns that folder as a checkpoint.
+        validation: Whether to validate the checkpoint by the trainer's `ValidationConfig`; a `ValidationTaskConfig`
+            overrides its settings.
 
     Raises:
-        TypeError: The metrics are no dict, the checkpoint is no `Checkpoint`, or another argument has the wrong type.
-        ValueError: The metrics hold a tensor or cannot be pickled, the name is not one folder's name, validation is
-            asked for without a checkpoint or without a `ValidationConfig`, or what is to be removed holds what must
-            stay.
-        RuntimeError: It is called outside a training function.
+        TypeError: The metrics are not a dict, the checkpoint is not a `Checkpoint`, or another type is wrong.
+        ValueError: The metrics hold a tensor or cannot be pickled; the name is not one folder's name; a validation is
+            requested without a checkpoint or without a `ValidationConfig`; or the folder to remove holds files that
+            must stay.
+        RuntimeError: The function is called outside a training function.
 
     Example:
         >>> import tempfile
@@ -219,4 +219,4 @@ def report(
     session.report(metrics, checkpoint, checkpoint_dir_name, upload, validation)
 
 
-__test__ = {"report": report}  # a wrapped function: its examples are looked for only if it is named here
+__test__ = {"report": report}  # doctest finds the examples of a wrapped function only here

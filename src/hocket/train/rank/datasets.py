@@ -1,8 +1,8 @@
-"""Datasets for training: executed once before the ranks start, and read by each rank in its own part.
+"""Datasets for training: executed once before the ranks start; each rank reads its own part.
 
-The ledger needs to know how many rows there are before the first step, and reads them in any order, in each epoch anew.
-So the rows are made once and stay with the engine, which spills what memory cannot hold; ranks get references on the
-blocks (design note 0009 has the other ways, measured).
+The ledger needs the number of rows before the first step, and reads rows in any order, anew in each epoch. So the rows
+are made once and stay with the engine, which spills blocks that memory cannot hold. Ranks get references to the blocks.
+(Design note 0009 has measurements of the alternatives.)
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from hocket.data import execution
 
 TRAIN_DATASET_KEY = "train"
-"""The name of the data set that is trained on, by convention. Ray's."""
+"""The conventional name of the dataset to train on, as in Ray."""
 
 
 @final
 @keywords.explained()
 @dataclass(frozen=True)
 class DataConfig:
-    """How a trainer's datasets are given to the ranks.
+    """The settings for a trainer's datasets.
 
     Args:
-        datasets_to_split: Which of them are shared out, by name; of the others each rank gets all rows. Default:
-            ``"all"``.
-        execution_options: How much is worked on at a time while they are made. Default:
+        datasets_to_split: The names of the datasets that are split over the ranks. Each rank gets all rows of the
+            others. Default: ``"all"``.
+        execution_options: The limits on concurrent work while the datasets are made. Default:
             `DataContext.execution_options`.
-        enable_shard_locality: For programs written for Ray. Has no meaning here: blocks lie in memory that all ranks of
-            a machine share.
+        enable_shard_locality: For programs written for Ray. It has no effect, because all ranks of a machine share the
+            memory that holds the blocks.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -71,15 +71,15 @@ class DataConfig:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Supply:
-    """A data set as a rank gets it."""
+    """A dataset as a rank gets it."""
 
     source: execution.Source
     is_split: bool
-    """Whether the rank gets its part; else it gets all."""
+    """Whether each rank gets only its part of the rows."""
 
 
 def check(datasets: object, config: object) -> tuple[dict[str, data.Dataset], DataConfig]:
-    """Return a trainer's arguments, checked."""
+    """Check a trainer's arguments, and return them with defaults filled in."""
     if config is not None and not isinstance(config, DataConfig):
         raise TypeError(
             f"dataset_config must be a DataConfig, but received {config!r}. Write "
@@ -120,8 +120,8 @@ def prepare(datasets: Mapping[str, data.Dataset], config: DataConfig, *, stays_h
 
     Args:
         datasets: The datasets, by name.
-        config: How they are given to the ranks.
-        stays_here: Whether the only rank is this process, so that blocks which it holds need not go to the engine.
+        config: The settings for them.
+        stays_here: Whether the ranks run in this process, so that its blocks need not go to the engine.
     """
     if datasets and not stays_here:
         session_module.get_engine().tasks.expect_work([__name__, "hocket.data.shard"])
@@ -140,15 +140,15 @@ def prepare(datasets: Mapping[str, data.Dataset], config: DataConfig, *, stays_h
 
 
 def get_dataset_shard(dataset_name: str | None = None) -> data.DataIterator:
-    """Return the calling rank's part of one of the trainer's datasets: the same one each time.
+    """Return the calling rank's part of one of the trainer's datasets: the same iterator in each call.
 
     Args:
-        dataset_name: Its name in ``datasets=``. May be left out if there is only one.
+        dataset_name: The dataset's name in ``datasets=``. May be left out if there is only one dataset.
 
     Raises:
-        KeyError: There is none of that name.
-        ValueError: The name is left out, and there are several.
-        RuntimeError: It is called outside a training function, or the trainer was given no datasets.
+        KeyError: There is no dataset of that name.
+        ValueError: The name is left out, and there are several datasets.
+        RuntimeError: The function is called outside a training function, or the trainer has no datasets.
 
     Example:
         >>> import tempfile
@@ -193,7 +193,7 @@ def get_dataset_shard(dataset_name: str | None = None) -> data.DataIterator:
 def _open(session: worker_session.WorkerSession, name: str, supply: Supply) -> data.DataIterator:
     info = session.info
     rank, world_size = session.batch_part if supply.is_split else (0, 1)
-    known = f"dataset {name}"  # loaders may have the same name
+    known = f"dataset {name}"  # a prefix, because a loader may have the same name
     return data.DataIterator(
         supply.source,
         name,

@@ -1,18 +1,15 @@
-"""The net under training: what ranks should have the same of is compared by digest.
+"""The divergence check: digests show whether ranks have the same model, where they should.
 
-A program may train another model in each rank without an error: a layer whose gradients no collective averages, a
-learning rate that each rank decides by its own loss, weights that one rank alone loads. So each rank sends a few bytes
-a tensor to the driver at each report, at the end of each epoch, and at the end of the training function. The driver
-compares them (`hocket.train.run.divergence`) and ends the run at the first difference.
+A program may train a different model in each rank without an error. Examples: no collective averages the gradients of a
+layer, each rank decides the learning rate by its own loss, only one rank loads weights. So each rank sends a "look", a
+few bytes for each tensor, to the driver: at each report, at the end of each epoch, and at the end of the training
+function. The driver compares looks (`hocket.train.run.divergence`) and ends the run at the first difference.
 
-Guarantees: a look waits for nobody and is no collective, so a program gets no barrier that it did not have, and looks
-of ranks that look at other moments are left uncompared. Equal bytes never look unequal. Unequal bytes look equal once
-in four thousand million.
+Guarantees: a look is no collective and waits for no other rank, so a program gets no new barrier. Looks at different
+moments are not compared. Equal bytes never look unequal. Unequal bytes look equal once in four thousand million.
 
-A digest is a CRC-32, of a tensor of up to 8 KB as it is. A larger one is read as rows of 509 words of 8 bytes that are
-added up first, because numpy adds 16 GB a second here and zlib reads 2 (measured). The number of words is a prime, so
-that rows which change places change the sums. Beside the digest a look has four of the values: how far apart they are
-tells a wrong exchange from the rounding of unlike processors.
+A look also has four values of each tensor. Their distance distinguishes a wrong exchange from the rounding of unlike
+processors.
 """
 
 from __future__ import annotations
@@ -27,32 +24,32 @@ import numpy as np
 import numpy.typing as npt
 
 SAMPLES: Final = 4
-"""How many values of each tensor a look has."""
+"""The number of values of each tensor in a look."""
 
 BATCHES: Final = 3
-"""How many of the first batches of each rank are compared."""
+"""The number of each rank's first batches to compare."""
 
 _DIRECT_BYTES: Final = 8192
-_ROW_BYTES: Final = 509 * 8
+_ROW_BYTES: Final = 509 * 8  # 509 words, a prime: rows of a tensor that change places then change the sums
 
 
 class Equal(NamedTuple):
-    """A tensor that other ranks should have the same of, as a framework gives it to the net."""
+    """A tensor that should be equal in all ranks, as a framework passes it to the check."""
 
     kind: str
-    """``"parameter"``, ``"buffer"`` or ``"optimizer"``: what the causes are sorted by."""
+    """``"parameter"``, ``"buffer"`` or ``"optimizer"``: the key of its possible causes."""
     name: str
-    """What a message calls it: ``"0.weight"``, ``"exp_avg of 0.weight"``."""
+    """The name in messages: ``"0.weight"``, ``"exp_avg of 0.weight"``."""
     array: npt.NDArray[Any]
-    """Its values, or what a device has made of them; not kept."""
+    """The values, or a device's digest of them; not kept."""
     part: str = ""
-    """Which part it is of a tensor that is cut over the ranks: ranks of the same part should be equal."""
+    """The shard's name, if the tensor is sharded over the ranks. Ranks with the same shard should be equal."""
     sample: npt.NDArray[Any] | None = None
-    """Some of its values, if `array` is not the values themselves."""
+    """Some of the values, if `array` is not the values themselves."""
 
 
 Source: TypeAlias = Callable[[], Iterable[Equal]]
-"""Returns what the other ranks should have the same of now; nothing where the strategy lets the ranks differ now."""
+"""Returns the tensors that should be equal in all ranks now; none where the strategy lets the ranks differ now."""
 
 Key: TypeAlias = tuple[str, str, str]
 """Kind, name and part of a tensor."""
@@ -65,31 +62,31 @@ class Look:
     place: tuple[str, int]
     """The moment, the same in all ranks: ``("report", 3)``."""
     steps: int
-    """How many steps the rank's optimizers have taken."""
+    """The number of steps of the rank's optimizers."""
     keys: tuple[Key, ...] | None
-    """The tensors; None if they are those of the rank's look before."""
+    """The tensors; None if they are the same as in the rank's last look."""
     digests: bytes
-    """A uint32 for each."""
+    """A uint32 for each tensor."""
     samples: bytes
-    """`SAMPLES` float64 for each."""
+    """`SAMPLES` float64 for each tensor."""
     causes: Mapping[str, str] | None
-    """By kind, why a tensor may differ, and what to do. With the tensors only."""
+    """By kind, why a tensor may differ, and what to do. None if `keys` is None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The first batches that one rank has computed with. Ranks that have the same ones train on the same rows."""
+    """The first batches that one rank has computed with. Ranks with the same batches train on the same rows."""
 
     digests: tuple[int, ...]
-    """Of each."""
+    """The digest of each batch."""
 
 
 Item: TypeAlias = Look | Rows
-"""What travels to the driver."""
+"""An item that travels to the driver."""
 
 
 def compute_digest(array: npt.NDArray[Any]) -> int:
-    """Return the digest of an array's bytes.
+    """Return the digest of an array's bytes: a CRC-32.
 
     Example:
         >>> import numpy as np
@@ -105,6 +102,7 @@ def compute_digest(array: npt.NDArray[Any]) -> int:
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     if flat.nbytes <= _DIRECT_BYTES:
         return zlib.crc32(flat.data)
+    # The CRC-32 of the sum of the rows, because numpy adds 16 GB a second here, and zlib reads 2 (measured).
     whole = flat.nbytes // _ROW_BYTES * _ROW_BYTES
     rows = flat[:whole].view(np.uint64).reshape(-1, _ROW_BYTES // 8)
     return zlib.crc32(flat[whole:].data, zlib.crc32(np.add.reduce(rows, axis=0).data))
@@ -118,11 +116,11 @@ def take_sample(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 @final
 class Watch:
-    """A rank's side of the net.
+    """A rank's side of the divergence check.
 
     Args:
-        every_n_steps: How many steps of optimizers lie between looks beside those at reports and epochs; 0: no others.
-        send: Takes looks to the driver; None if nothing is to be compared.
+        every_n_steps: The number of optimizer steps between looks, beside those at reports and epochs; 0: no others.
+        send: Sends looks to the driver; None if nothing is to be compared.
     """
 
     def __init__(self, every_n_steps: int, send: Callable[[Item], None] | None) -> None:
@@ -131,20 +129,20 @@ class Watch:
         self._sources: list[tuple[Source, Mapping[str, str]]] = []
         self._steps = 0
         self._looked = 0
-        """How many steps there were at the last look."""
+        """The number of steps at the last look."""
         self._ends = self._epochs = 0
         self._ended_epoch: int | None = None
-        """The epoch that has ended, if nothing was looked at since."""
+        """The epoch that has ended, if there was no look since."""
         self._keys: tuple[Key, ...] = ()
         self._lock = threading.Lock()
         self._rows: list[int] = []
 
     def add(self, source: Source, causes: Mapping[str, str]) -> None:
-        """Have a framework's tensors compared from now on.
+        """Compare a framework's tensors from now on.
 
         Args:
-            source: Returns them.
-            causes: By their kind, why they may differ and what to do, for the error.
+            source: Returns the tensors.
+            causes: By kind of tensor, why it may differ and what to do, for the error.
         """
         self._sources.append((source, causes))
 
@@ -157,8 +155,9 @@ class Watch:
             self.look("step", self._steps)
 
     def take_rows(self, batch: npt.NDArray[Any]) -> bool:
-        """Take one of the first batches that the rank trains with, if ranks are to have different ones; return whether
-        more are wanted."""
+        """Take one of the first batches that the rank trains with; return whether more are wanted.
+
+        Called only where ranks should have different batches."""
         self._rows.append(compute_digest(batch))
         is_enough = len(self._rows) == BATCHES
         if self._send is not None and is_enough:
@@ -166,31 +165,32 @@ class Watch:
         return self._send is not None and not is_enough
 
     def end(self, *, is_counted: bool = True) -> None:
-        """Look at what the last steps have made; the training function has returned, or the part of it that has a
-        strategy of its own.
+        """Send a look at the end of the training function, or of a part of it with a strategy of its own.
 
         Args:
-            is_counted: Whether all steps were counted: then nothing is looked at twice.
+            is_counted: Whether all steps were counted. If so, there is no look without a new step.
         """
         self._ends += 1  # a rank may come to the next end before another one comes to this one
         if self._steps > self._looked or not is_counted:
             self.look("end", self._ends)
 
     def end_epoch(self, number: int) -> None:
-        """Look once more before the epoch is forgotten: at the report that mostly follows, or else after the next step.
-        A rank may have loops that others do not have, as for an evaluation, so the steps belong to the moment."""
+        """Note the end of an epoch. The look comes with the report that usually follows, or after the next step.
+
+        The number of steps is part of the moment, because a rank may have extra loops, as for an evaluation."""
         if self._steps > self._looked:
             self._ended_epoch = number
 
     def look_at_epoch(self, number: int) -> None:
-        """Look at once at the end of an epoch whose steps all ranks take. Each model that is fitted has a first epoch,
-        so the moment is known by how many epochs there were: a rank may come to the next one's end before the driver
-        has another rank's look at this one."""
+        """Send a look at the end of an epoch with the same steps in all ranks.
+
+        The count of epochs is part of the moment: `number` comes again with each fitted model, and a rank may end its
+        next epoch before the driver has all looks at this one."""
         self._epochs += 1
         self.look(f"epoch {number}", self._epochs)
 
     def look(self, kind: str, number: int) -> None:
-        """Send what the rank has now."""
+        """Send a look at the rank's present tensors."""
         if self._send is None or not self._sources:
             return
         with self._lock:

@@ -1,13 +1,13 @@
 """SIGTERM as a notice: in a rank's process, and in the process that called `fit`.
 
-Python runs a signal's handler in the main thread, and only that thread may set one. In a rank it is idle while the
-training function runs in another thread, so the handler runs at once. In a worker of Ray it is inside of Ray's own
-loop, and runs no handler: there a thread reads Python's wakeup descriptor, which the system's handler writes to
-(`listen_aside`). A second SIGTERM ends the process, as it would have without us; and so does the first in a process
-that a rank forks, such as a loader's worker. A handler that the program has set stays.
+Python runs a signal's handler in the main thread, and only that thread may set handlers. In a rank, the main thread is
+idle while the training function runs in another thread, so the handler runs at once. In a worker of Ray, the main
+thread is inside Ray's own loop and runs no handler. There, another thread reads Python's wakeup descriptor, to which
+the system's handler writes (`listen_aside`). A second SIGTERM ends the process, as without this module. So does the
+first SIGTERM in a process that a rank forks, such as a loader's worker. A handler that the program has set stays.
 
-Whoever sends SIGTERM to the process that called `fit` wants its end. `fit` raises `PreemptionError` there, which the
-program may catch, so `passed_on` sees to it that the process ends all the same.
+A SIGTERM for the process that called `fit` means that the process must end. `fit` raises `PreemptionError` there, but
+the program may catch it, so `passed_on` ends the process in any case.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, Final
 _log = logging.getLogger("hocket.train")
 
 END_SECONDS: Final = 10.0
-"""How long a process that was told to end may go on after `fit`. A guess: ``docker stop`` kills after as long."""
+"""Seconds that a process may go on after `fit` if it got SIGTERM. A guess: ``docker stop`` kills after that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +34,23 @@ class PreemptionSignal:
     """A rank's notice that it got SIGTERM."""
 
     is_drivers: bool
-    """Whether it was the process that called `fit` that was told."""
+    """Whether the process that called `fit` got SIGTERM, and not the rank itself."""
 
 
 class _Handler:
     """The one handler of this process."""
 
     tell: Callable[[], None] | None = None
-    """What it calls; None if it is not set."""
+    """The function that the handler calls; None if the handler is not set."""
     is_aside: bool = False
-    """Whether a thread hears of signals by the wakeup descriptor."""
+    """Whether a thread reads signals from the wakeup descriptor."""
 
 
 def listen(tell: Callable[[], None]) -> bool:
-    """Have the next SIGTERM call something, if that signal would end the process; return whether it does now.
+    """Make the next SIGTERM call a function, unless the program has a handler; return whether it now does.
 
     Args:
-        tell: Called by a signal's handler, so it must not wait for a lock that the main thread may hold.
+        tell: The function. A signal's handler calls it, so it must not wait for a lock that the main thread may hold.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
@@ -61,11 +61,12 @@ def listen(tell: Callable[[], None]) -> bool:
 
 
 def listen_aside(tell: Callable[[], None]) -> bool:
-    """Have the next SIGTERM call something, in the place of the handler that is set, though the main thread runs no
-    Python; return whether it does now.
+    """Make the next SIGTERM call a function, even if the main thread runs no Python; return whether it now does.
+
+    This replaces a handler that is set.
 
     Args:
-        tell: Called in a thread of its own.
+        tell: The function, called in a thread of its own.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -91,9 +92,8 @@ def listen_aside(tell: Callable[[], None]) -> bool:
 
 
 def end_at_once() -> None:
-    """Have SIGTERM end the process, whatever handler Python knows. Any thread may call it: it asks the system, and not
-    Python."""
-    import ctypes  # here, because few processes need it
+    """Make SIGTERM end the process, whatever handler Python has. Any thread may call this function."""
+    import ctypes  # here, because few processes need it; and not `signal.signal`, which only the main thread may call
 
     libc: Any = ctypes.CDLL(None)
     libc.signal.restype = ctypes.c_void_p
@@ -102,7 +102,7 @@ def end_at_once() -> None:
 
 
 def ignore() -> None:
-    """Have SIGTERM end the process again."""
+    """Make SIGTERM end the process again, as by default."""
     _Handler.tell = None
     if signal.getsignal(signal.SIGTERM) is _take_signal:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -117,11 +117,11 @@ def _take_signal(number: int, frame: FrameType | None) -> None:
 
 
 _forking = threading.local()
-"""The signal mask of a thread from before it forks."""
+"""The signal mask that a thread had before it forked."""
 
 
 def _before_fork() -> None:
-    """Hold SIGTERM back: before the child has set it to its default, it would be taken for a notice, and be lost."""
+    """Hold SIGTERM back until the child has reset its handler. Until then the child would take it for a notice."""
     _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}) if _Handler.tell is not None else None
 
 
@@ -145,12 +145,11 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_c
 
 @contextlib.contextmanager
 def passed_on(tell_ranks: Callable[[], None], most_seconds: float) -> Iterator[None]:
-    """Have a SIGTERM of this process told to the ranks for the duration of a block, and end the process some time after
-    the block.
+    """Pass a SIGTERM of this process on to the ranks during the block, and end the process some time after the block.
 
     Args:
-        tell_ranks: Called once, in a thread of its own: the main thread may be in the middle of anything.
-        most_seconds: How long the ranks have at most.
+        tell_ranks: Called once, in a thread of its own, because the main thread may be in the middle of anything.
+        most_seconds: The most seconds that ranks have after the signal.
     """
     heard = threading.Event()
     are_told = threading.Event()

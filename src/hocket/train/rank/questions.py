@@ -1,7 +1,7 @@
-"""Questions of a rank to the controller while the training function runs and waits for the answer.
+"""Questions of a rank to the controller; the training function waits for the answer.
 
-Questions travel among the rank's reports, so that the controller knows what the rank had reported before. The answer
-comes as a call of the rank's actor. This is the rank's side; the controller's is `hocket.train.run.question_resolver`.
+Questions travel among the rank's reports, so the controller knows which reports came before. The answer comes as a
+call of the rank's actor. This is the rank's side; the controller's is `hocket.train.run.question_resolver`.
 """
 
 from __future__ import annotations
@@ -15,37 +15,38 @@ from hocket.collective import turns
 from hocket.train.checkpoints import reported
 
 PREEMPTION = "get_preemption_info"
-"""The meeting that is answered with who was told to end, in place of what rank 0 brought."""
+"""The meeting with the ranks that got SIGTERM as its answer, in place of rank 0's value."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListCheckpoints:
-    """Which checkpoints are there?"""
+    """The question which checkpoints the run has."""
 
     waits_for: reported.CheckpointConsistencyMode | None
-    """What has to be true before the answer; None for an answer at once."""
+    """The state that must be reached before the answer; None for an answer at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Is every rank here? Answered with what rank 0 brought."""
+    """The question whether all ranks have come. The answer is rank 0's value."""
 
     call: str
-    """Which function was called: all ranks must call the same."""
+    """The function that was called; all ranks must call the same one."""
     data: bytes | None
-    """What this rank brought, pickled."""
+    """This rank's value, pickled; None in ranks other than 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Take this, from a rank of `Trainer`. Answered when it is dealt with, with whether the driver wants no more."""
+    """A report or checkpoint from a rank of `Trainer`. The answer comes after its processing: whether the driver wants
+    no more."""
 
     call: str
-    """Which function was called: ``"report"`` or ``"save_checkpoint"``."""
+    """The function that was called: ``"report"`` or ``"save_checkpoint"``."""
     blob: bytes | None
-    """The dict that it was given, pickled; of ``save_checkpoint`` rank 0's only."""
+    """The function's dict, pickled; for ``save_checkpoint`` only that of rank 0."""
     score: float | None
-    """The value of `CheckpointStrategy.checkpoint_score_attribute` in what is saved, if it is to be kept in a file."""
+    """The checkpoint's value of `CheckpointStrategy.checkpoint_score_attribute`, if it is to be kept in a file."""
 
 
 About = ListCheckpoints | Meeting | HandOver
@@ -56,9 +57,9 @@ class Question:
     """One question of one rank."""
 
     number: int
-    """How many the rank had asked before it."""
+    """The number of the rank's earlier questions."""
     report_count: int
-    """How many reports it had made before it."""
+    """The number of the rank's earlier reports."""
     about: About
 
 
@@ -67,12 +68,12 @@ class Answer:
     """The controller's answer to a question."""
 
     number: int
-    """The question's."""
+    """The question's number."""
     value: Any
 
 
 class Inquiry:
-    """The questions of a rank. Safe to use from several threads."""
+    """The open questions of a rank. Safe to use from several threads."""
 
     def __init__(self, put: Callable[[Question], None]) -> None:
         self._put = put
@@ -83,7 +84,11 @@ class Inquiry:
         self._changed = threading.Condition()
 
     def ask(self, about: About, report_count: int, timeout_s: float | None = None) -> Any:
-        """Ask, and wait for the answer."""
+        """Ask a question, and return the answer.
+
+        Raises:
+            TimeoutError: No answer came in time.
+        """
         with self._changed:
             number = self._count
             self._count += 1
@@ -105,14 +110,14 @@ class Inquiry:
             raise TimeoutError
 
     def take(self, answer: Answer) -> None:
-        """Pass an answer to who waits for it, if somebody still does."""
+        """Pass an answer to the thread that waits for it, if it still waits."""
         with self._changed:
             if answer.number in self._open:
                 self._answers[answer.number] = answer.value
                 self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Say that no more answers will come, because of an error."""
+        """Raise an error in all waits for answers, now and later."""
         with self._changed:
             self._error = error
             self._changed.notify_all()

@@ -24,15 +24,15 @@ from hocket.train.rank import (
 )
 
 MAX_CONCURRENCY = 10
-"""Calls that run at once in a rank: the training function, the wait for its reports, files sent, a chunk received, an
-acknowledgement, an answer, a notice, a ping, a question where it is, a mark."""
+"""The most concurrent calls in a rank: the training function, the wait for its reports, files sent, a chunk received,
+an acknowledgement, an answer, a notice, a ping, a request for its stack, a mark."""
 
 
 class RankActor:
-    """Runs the training function in one thread while others hand its reports on.
+    """The actor of a rank: one thread runs the training function, others pass its reports on.
 
     Args:
-        is_process: Whether the process is the rank's own, so that a SIGTERM of the process means the rank.
+        is_process: Whether the process is the rank's own. If so, SIGTERM of the process means the rank.
     """
 
     def __init__(self, *, is_process: bool = True) -> None:
@@ -47,23 +47,23 @@ class RankActor:
         def tell() -> None:
             self.notify(is_drivers=False)
 
-        has_own_loop = "signal_handlers" in session.get_engine().limits  # the main thread is in it
+        has_own_loop = "signal_handlers" in session.get_engine().limits  # the main thread is in the engine's loop
         if has_own_loop and not preemption_signals.listen_aside(tell):
             preemption_signals.end_at_once()
         elif not has_own_loop:
             preemption_signals.listen(tell)
 
     def notify(self, *, is_drivers: bool) -> None:
-        """Pass on that this process, or that of the driver, got SIGTERM. Called by a signal's handler too; the
-        queue allows it."""
+        """Report that this process, or the driver's, got SIGTERM. A signal's handler may call this, as the queue allows
+        that."""
         self._reports.put(preemption_signals.PreemptionSignal(is_drivers))
 
     def get_pid(self) -> int:
-        """Return the process's id, which also shows that it lives."""
+        """Return the process's id. The answer also shows that the process lives."""
         return os.getpid()
 
     def introduce(self) -> rank_placement.Introduction:
-        """Tell where this process is."""
+        """Return the facts about this process."""
         context = api.get_runtime_context()
         gpu_ids = tuple(context.get_accelerator_ids().get("GPU", ()))
         return rank_placement.Introduction(
@@ -71,20 +71,20 @@ class RankActor:
         )
 
     def describe(self) -> str:
-        """Return the stack of the training function, its own frames and those that it called."""
+        """Return the stack of the training function: its own frame and the frames of its calls."""
         frame = sys._current_frames().get(self._thread or 0)
         if frame is None:
             return "  (the training function does not run)\n"
         stack = traceback.extract_stack(frame)
         ours = max((at for at, found in enumerate(stack) if found.filename == __file__), default=-1)
-        return "".join(traceback.format_list(stack[ours + 2 :]))  # between them is `WorkerSession.run`
+        return "".join(traceback.format_list(stack[ours + 2 :]))  # the next frame is `WorkerSession.run`
 
     def execute(self, function: Callable[..., object], *args: object) -> object:
-        """Call a function here."""
+        """Call a function in this process, and return its value."""
         return function(*args)
 
     def run(self, work: tuple[Callable[..., object], tuple[object, ...]], info: rank_info.RankInfo) -> Any:
-        """Run the training function, and return what it returns if this is rank 0, or stays."""
+        """Run the training function; return its value in rank 0, or in every rank that stays."""
         self._thread = threading.get_ident()
         if not storage.sees_token(info.run_storage, info.token):
             self._cache = cache.CheckpointCache(self._reports.put)
@@ -93,45 +93,45 @@ class RankActor:
         try:
             returned = self._session.run(*work)
             if not info.stays:
-                host_group.end_all()  # not after an error: that is to be heard of first
+                host_group.end_all()  # not after an error, which must reach the driver first
         finally:
             self._reports.end()
         return usage.wrap(returned, self._session) if info.rank == 0 or info.stays else None
 
     def take_reports(self, answers: Sequence[questions.Answer] = ()) -> tuple[list[report_queue.Item], bool]:
-        """Pass answers on; wait for the next items; return them, and whether they were the last."""
+        """Pass answers on, wait for the next items, and return them and whether they were the last."""
         for answer in answers:
             self._inquiry.take(answer)
         return self._reports.take_batch()
 
     def mark(self) -> None:
-        """Have `take_reports` return a mark after what was reported until now."""
+        """Put a mark behind all reports until now, for `take_reports`."""
         self._reports.put(report_queue.Mark())
 
     def abandon(self, error: BaseException) -> None:
-        """Have the training function raise where it asks the next time, or does now."""
+        """Raise an error in the training function, at its present or next question."""
         self._inquiry.fail(error)
 
     def send_files(self, index: int) -> Iterator[file_chunks.FileChunk]:
-        """Give the files of a checkpoint that was reported."""
+        """Yield the files of a reported checkpoint in chunks."""
         assert self._session is not None, "files are asked for after a report"
         yield from self._session.pack_offer(index)
 
     def receive(self, request: cache.Request, folder: str, chunk: file_chunks.FileChunk) -> cache.Receipt:
-        """Take files of a checkpoint that this rank has asked for."""
+        """Take files of a checkpoint that this rank has requested."""
         assert self._cache is not None, "files are sent after a request"
         return self._cache.take(request, folder, chunk)
 
     def settle(self, request: cache.Request, outcome: str | Exception) -> None:
-        """Learn where on this node a checkpoint is that this rank has asked for, or why it is not."""
+        """Take the path on this node of a checkpoint that this rank has requested, or the error."""
         assert self._cache is not None, "an outcome is sent after a request"
         self._cache.settle(request, outcome)
 
     def acknowledge(self, index: int, committed: checkpoint.Checkpoint) -> None:
-        """Pass on that a checkpoint was committed."""
+        """Pass the news of a committed checkpoint on to the session."""
         if self._session is not None:
             self._session.acknowledge(index, committed)
 
     def answer(self, answer: questions.Answer) -> None:
-        """Pass on what the controller says to a question."""
+        """Pass the controller's answer on to the waiting thread."""
         self._inquiry.take(answer)

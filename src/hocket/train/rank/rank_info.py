@@ -1,4 +1,4 @@
-"""A rank's place in its group, and what it starts from: what it is given when the training function is called."""
+"""The facts that a rank gets with the call of the training function: its place in the group, and its start."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class AttemptInfo:
     world_size: int
     run_storage: storage.Storage
     attempt: int = 0
-    """How often the group had been started before."""
+    """The number of earlier starts of the group."""
     token: str = ""
-    """What `storage.sees_token` looks for; empty if the rank is the process that keeps the run."""
+    """The token that `storage.sees_token` looks for; empty if files go through the driver, or the rank runs in it."""
     start_checkpoint: checkpoint.Checkpoint | None = None
-    """What the attempt starts from."""
+    """The checkpoint from which the attempt starts; None if it starts anew."""
     start_positions: reports.Positions = field(default_factory=dict)
-    """Where the loaders were when that checkpoint was reported."""
+    """The loaders' positions at the report of that checkpoint."""
     name_prefix: str = "checkpoint"
-    """How the names of checkpoints begin that `checkpoint_upload_fn` uploads; of this attempt only."""
+    """The beginning of the names of checkpoints that `checkpoint_upload_fn` uploads, unique to this attempt."""
     validates: bool = False
     """Whether the trainer was given a `ValidationConfig`."""
     datasets: Mapping[str, Any] = field(default_factory=dict)
@@ -33,10 +33,10 @@ class AttemptInfo:
     compares: bool = False
     """Whether ranks that should be equal are compared (`equality`)."""
     compares_every: int = 0
-    """After how many steps beside reports; 0: not."""
+    """The number of steps between further comparisons; 0: only at reports and ends."""
     stays: bool = False
-    """Whether the rank runs another function afterwards, as one of `Trainer`: its collectives stay open, and what the
-    function returns is wanted from every rank, not only from rank 0."""
+    """Whether the rank may run another function afterwards, as a rank of `Trainer` does. Its collectives then stay
+    open, and the function's value is returned from every rank, not only from rank 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,20 +45,20 @@ class RankInfo(AttemptInfo):
 
     rank: int
     local_rank: int = 0
-    """Its index among the ranks of its node."""
+    """The rank's index among the ranks of its node."""
     local_world_size: int = 1
-    """How many ranks there are on its node."""
+    """The number of ranks on the node."""
     node_rank: int = 0
-    """The index of its node among those of the group."""
+    """The index of the node among those of the group."""
     use_gpu: bool = False
     bystander: str = ""
-    """The name of the rank's role, if it does not report, as an evaluator; else empty."""
+    """The name of the rank's role, if it does not report, such as an evaluator; else empty."""
 
 
 def build(
     attempt: AttemptInfo, rank: int, place: rank_placement.RankPlacement, *, use_gpu: bool, bystander: str = ""
 ) -> RankInfo:
-    """Return what a rank is given."""
+    """Return the facts for one rank."""
     return RankInfo(
         **vars(attempt),
         rank=rank,

@@ -1,4 +1,4 @@
-"""The places of a group's ranks: the node, and the number there."""
+"""The places of a group's ranks: the node of each, and its index there."""
 
 from __future__ import annotations
 
@@ -8,40 +8,39 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """The facts that a rank's process reports when it has started."""
+    """The facts that a rank's process sends when it has started."""
 
     node_id: str
     pid: int
     gpu_ids: tuple[str, ...]
     temporary: str
-    """Where temporary files of its node lie."""
+    """The folder of the node's temporary files."""
     num_cores: int = 0
-    """How many processors the process may run on; 0 if that is not known."""
+    """The number of processors that the process may run on; 0 if not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankPlacement:
-    """Where a rank is."""
+    """The place of a rank."""
 
     introduction: Introduction
     local_rank: int
-    """Its index among the ranks of its node."""
+    """The rank's index among the ranks of its node."""
     local_world_size: int
-    """How many ranks its node has."""
+    """The number of ranks on the node."""
     node_rank: int
-    """The index of its node."""
+    """The index of the node."""
 
     @property
     def node_id(self) -> str:
-        """Its node."""
+        """The id of the node."""
         return self.introduction.node_id
 
 
 def sort_by_node(found: Sequence[Introduction]) -> list[int]:
-    """Return the order in which processes become ranks: those of a node one after the other, by GPU, the first
-    process's node first.
+    """Return the order in which processes become ranks: node by node, the first process's node first, then by GPU.
 
-    As in Ray Train, so that frameworks may take neighbours for ranks of one machine.
+    The order is Ray Train's. Frameworks may assume that neighbours are on one machine.
     """
     nodes = list(dict.fromkeys(one.node_id for one in found))
 
@@ -53,7 +52,7 @@ def sort_by_node(found: Sequence[Introduction]) -> list[int]:
 
 
 def describe_crowd(ranks_places: Sequence[RankPlacement]) -> str:
-    """Return what to say where ranks outnumber the processors of their node; nothing where they do not."""
+    """Return the warning for ranks that outnumber the processors of their node; an empty string if none do."""
     for place in ranks_places:
         cores = place.introduction.num_cores
         if 0 < cores < place.local_world_size:
@@ -67,13 +66,14 @@ def describe_crowd(ranks_places: Sequence[RankPlacement]) -> str:
 
 
 def describe_launcher(variables: Mapping[str, str]) -> str:
-    """Return what to say where `hocket run` or torchrun has started several processes that train with ranks of their
-    own; nothing elsewhere, and in all of them but the first.
+    """Return the warning for several processes of `hocket run` or torchrun that each train with ranks of their own.
+
+    In all processes but the first, and elsewhere, return an empty string.
 
     Args:
         variables: The environment of the process that calls ``fit``.
     """
-    is_launched = "TORCHELASTIC_RUN_ID" in variables  # a rank of ours has the others too
+    is_launched = "TORCHELASTIC_RUN_ID" in variables  # Hocket's own ranks have the other variables too
     size = variables.get("WORLD_SIZE", "1")
     if not is_launched or size == "1" or variables.get("RANK") != "0":
         return ""
@@ -84,7 +84,7 @@ def describe_launcher(variables: Mapping[str, str]) -> str:
 
 
 def assign(found: Sequence[Introduction]) -> tuple[RankPlacement, ...]:
-    """Return the places of ranks, by rank, from what they told."""
+    """Return the places of ranks, by rank, from their introductions."""
     nodes = list(dict.fromkeys(one.node_id for one in found))
     by_node: dict[str, list[int]] = {node_id: [] for node_id in nodes}
     for rank, one in enumerate(found):

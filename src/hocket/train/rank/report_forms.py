@@ -1,5 +1,4 @@
-"""`report` in both its forms: today's, in a function that ``fit()`` runs, and that of 2022, in one that `Trainer`
-runs."""
+"""`report` in both forms: today's for functions that ``fit()`` runs, and that of 2022 for those that `Trainer` runs."""
 
 from __future__ import annotations
 
@@ -17,13 +16,13 @@ _warned: set[str] = set()
 
 
 def get_optional_classic() -> worker_session.ClassicSession | None:
-    """Return what stands behind the functions of 2022 in this rank; None if it is not one of `Trainer`."""
+    """Return the session behind the functions of 2022 in this rank; None if this is not a rank of `Trainer`."""
     session = worker_session.get_optional_session()
     return None if session is None else session.classic
 
 
 def get_optional_info(caller: str) -> rank_info.RankInfo | None:
-    """Return the rank's place; outside a training function, None after a warning, which comes once a function."""
+    """Return the rank's place. Outside a training function, return None, and warn once for each caller."""
     try:
         return worker_session.get_session(caller).info
     except RuntimeError:
@@ -47,9 +46,10 @@ class Report(Protocol[P]):
 
 
 def serve_both(report: Callable[P, None]) -> Report[P]:
-    """Make of today's ``report(metrics, checkpoint)`` one function that is also that of 2022, ``report(loss=0.5)``.
-    The trainer that runs the training function decides which of them a call means. The other form is an error there,
-    which says what to write."""
+    """Make today's ``report(metrics, checkpoint)`` also accept the form of 2022, ``report(loss=0.5)``.
+
+    The trainer that runs the training function decides the valid form. The other form raises an error that says what
+    to write."""
     names = frozenset(inspect.signature(report).parameters)
 
     @functools.wraps(report)
@@ -57,7 +57,7 @@ def serve_both(report: Callable[P, None]) -> Report[P]:
         current = get_optional_classic()
         is_todays = bool(args) or ("metrics" in kwargs and names.issuperset(kwargs))
         if current is not None:
-            if args or (is_todays and isinstance(kwargs["metrics"], dict)):  # 2022's values may have any name
+            if args or (is_todays and isinstance(kwargs["metrics"], dict)):  # 2022's may be called metrics
                 raise TypeError(
                     "report() takes keywords in a function that hocket.train.Trainer runs, but received "
                     f"{args or kwargs!r}. Write report(loss=0.5), and save_checkpoint(...) for a checkpoint; or run "

@@ -11,36 +11,34 @@ from hocket.train.rank import equality, preemption_signals, questions, reports
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Comes after all that was reported when the controller asked for it."""
+    """A mark behind all items that the rank had put when the controller requested the mark."""
 
 
 Item = reports.Report | equality.Item | cache.Request | questions.Question | preemption_signals.PreemptionSignal | Mark
-"""What a rank sends to the controller."""
+"""An item that a rank sends to the controller."""
 
 
 class ReportQueue:
-    """Reports, requests and questions of a rank on their way to the controller, which takes them in batches from
-    another thread."""
+    """The queue of a rank's items for the controller, which takes them in batches from another thread."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Item | Exception | None] = queue.SimpleQueue()
         self._failure: Exception | None = None
 
     def put(self, item: Item) -> None:
-        """Send something."""
+        """Put an item at the end."""
         self._queue.put(item)
 
     def fail(self, error: Exception) -> None:
-        """Say that something has failed, and nothing more will come: `take_batch` raises it after what was put
-        before."""
+        """Put an error as the last item. `take_batch` raises it after the items before it."""
         self._queue.put(error)
 
     def end(self) -> None:
-        """Say that no more will come."""
+        """Note that no more items will come."""
         self._queue.put(None)
 
     def take_batch(self) -> tuple[list[Item], bool]:
-        """Wait for the next one; return all that are there, and whether there will be no more."""
+        """Wait for the next item; return all items that are there, and whether they are the last."""
         if self._failure is not None:
             raise self._failure
         batch: list[Item] = []

@@ -13,10 +13,10 @@ from hocket.train.checkpoints import storage
 from hocket.train.tracking import plain
 
 Metrics: TypeAlias = dict[str, Any]
-"""What was reported, as plain data (`tracking.plain`)."""
+"""The metrics of a report, as plain data (`tracking.plain`)."""
 
 Positions: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""The state of each loader, by the loader's name. Plain numbers, which go into the checkpoint's manifest."""
+"""The state of each loader, by the loader's name, as plain numbers for the checkpoint's manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,23 +24,24 @@ class Report:
     """One call of `report` in one rank."""
 
     index: int
-    """How many reports the rank had made before it."""
+    """The number of the rank's earlier reports."""
     metrics_blob: bytes
-    """The metrics, pickled at once: what the rank does to its dict afterwards does not matter."""
+    """The metrics, pickled at once, so that later changes of the rank's dict do not matter."""
     staged: storage.Staged | storage.Offered | storage.Adopted | None
-    """The files of its checkpoint, already in the run's storage but not committed; or that they have to be fetched."""
+    """The checkpoint's uncommitted files in the run's folder, or the offer of files to fetch; None without a
+    checkpoint."""
     dir_name: str | None
-    """The name that the rank wants the checkpoint to have."""
+    """The name that the rank wants for the checkpoint's folder."""
     positions: Positions = field(default_factory=dict)
-    """Where the rank's loaders were when it reported, if it gave a checkpoint."""
+    """The positions of the rank's loaders at the report, if it has a checkpoint."""
     validation: bool | validation.ValidationTaskConfig = False
-    """Whether, and how, the checkpoint is to be validated."""
+    """Whether to validate the checkpoint, and with which settings."""
     waits: bool = False
-    """Whether the rank's training function goes on only when the checkpoint is committed."""
+    """Whether the rank's training function waits for the commit."""
     made_at: float = 0.0
-    """When, by the rank's `time.time`."""
+    """When the report was made, by the rank's ``time.time``."""
     spent: spending.Spent | None = None
-    """On what the rank has spent its time since its last report; None if nobody knows."""
+    """How the rank has spent its time since its last report; None if not known."""
 
     def read_metrics(self) -> Metrics:
         """Return the metrics."""
@@ -49,7 +50,7 @@ class Report:
 
 
 def encode_metrics(metrics: object) -> bytes:
-    """Check metrics and pickle them, as plain data."""
+    """Check metrics, and pickle them as plain data."""
     if not isinstance(metrics, dict):
         raise TypeError(
             f"report() takes a dict of metrics, but received {texts.name_class(type(metrics))}: "

@@ -1,7 +1,7 @@
-"""The usage of a run that cuts its model over ranks: bytes moved and kept, by the layouts and as counted.
+"""The usage of a run that shards its model over ranks: bytes moved and kept, predicted from layouts and as counted.
 
-A strategy counts in the rank while it trains, and calls `note` when it is closed. Rank 0's goes with what the training
-function returns to `hocket.train.Result.sharding`.
+A strategy counts in the rank while it trains, and calls `note` when it is closed. Rank 0's usage travels with the
+training function's value to `hocket.train.Result.sharding`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from hocket.train.rank import worker_session
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingBytes:
-    """Bytes of one rank: what it keeps of the model, and what it receives of it in a step of the optimizer.
+    """Bytes of the model that one rank keeps, and that it receives in a step of the optimizer.
 
-    Received is what the ranks must exchange, as `hocket.mesh.explain` counts it: of an all-reduce of n bytes among k
-    ranks 2 n (k - 1) / k.
+    Received bytes are the bytes that ranks must exchange, as `hocket.mesh.explain` counts them. For an all-reduce of n
+    bytes among k ranks, they are 2 n (k - 1) / k.
 
     Example:
         >>> from hocket.train import ShardingBytes
@@ -30,76 +30,75 @@ class ShardingBytes:
     """
 
     parameters: int
-    """Of the parameters, kept."""
+    """Bytes of parameters that the rank keeps."""
     gradients: int
-    """Of their gradients, kept."""
+    """Bytes of gradients that the rank keeps."""
     gathered: int
-    """Received to have parameters whole where layers use them, in the forward pass."""
+    """Bytes received to make parameters whole for the layers that use them, in the forward pass."""
     reduced: int
-    """Received to have the parts' gradients added up."""
+    """Bytes received to add up the gradients of the shards."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingUsage:
-    """The usage of a run with `hocket.train.strategies.Sharded`, in rank 0: predicted from the layouts, and
-    measured."""
+    """The usage of a run with `hocket.train.strategies.Sharded`, in rank 0: predicted and measured."""
 
     predicted: ShardingBytes
-    """What the layouts say, if in a step each layer computes once, forward and backward."""
+    """The bytes by the layouts, if each layer computes once in a step, forward and backward."""
     measured: ShardingBytes | None
-    """What was counted, a step. None: no step was taken, or the ranks' collectives are not Hocket's own: in JAX, and
-    Keras on it, XLA decides what moves, and does not say what for."""
+    """The counted bytes for each step. None: no step was taken, or the ranks' collectives are not Hocket's own. (In
+    JAX, and in Keras on JAX, XLA chooses the transfers, and does not say what each is for.)"""
     steps: int
-    """How many steps were taken. Evaluation between them counts as theirs; what comes after the last does not count. In
-    JAX: how many batches were made."""
+    """The number of steps. Evaluation between steps counts as part of them; work after the last step does not count. In
+    JAX: the number of batches that were made."""
     gathered_again: int
-    """Bytes received a step to have parameters whole once more, where the backward pass needs them. Which those are
-    depends on the layers: at most `ShardingBytes.gathered`."""
+    """Bytes received in each step to make parameters whole again for the backward pass. Their number depends on the
+    layers: at most `ShardingBytes.gathered`."""
     other: int
-    """Bytes received a step in all other collectives: of activations, if layers compute with parts, and what the
-    training function does."""
+    """Bytes received in each step by all other collectives: for activations, if layers compute with shards, and by the
+    training function itself."""
     received: Mapping[str, int]
-    """All bytes received a step, by the kind of collective: ``"all-reduce"``, ``"all-gather"``, ``"reduce-scatter"``,
-    ``"all-to-all"``. In JAX: in one execution of the program that receives most of those that are compiled in the
-    first step, each collective counted once; with ``"collective-permute"``."""
+    """All bytes received in each step, by the kind of collective: ``"all-reduce"``, ``"all-gather"``,
+    ``"reduce-scatter"``, ``"all-to-all"``. In JAX, also ``"collective-permute"``: the bytes of one execution of one
+    program, the one compiled in the first step that receives most, with each collective counted once."""
     optimizer: int
     """Bytes that optimizers keep for the parameters."""
     peak_memory: int
-    """The most memory that the rank's process has had, in bytes, with all that it has imported."""
+    """The peak memory of the rank's process in bytes, including imported modules."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The training function's return value in a rank, and the notes of a strategy there."""
+    """The training function's return value in a rank, with the usage that a strategy noted there."""
 
     value: object
     usage: ShardingUsage
 
 
 NOTE: Final = "usage"
-"""Under which name a session keeps it."""
+"""The key of the usage in the session's notes."""
 
 
 def note(usage: ShardingUsage) -> None:
-    """Have a usage go to `Result.sharding`, if this is a rank. Called by a strategy that is closed."""
+    """Record a usage for `Result.sharding`, if this is a rank. A strategy calls this when it is closed."""
     session = worker_session.get_optional_session()
     if session is not None:
         session.notes[NOTE] = usage
 
 
 def wrap(value: object, session: worker_session.WorkerSession) -> object:
-    """Return what a rank returns, with what was noted there."""
+    """Return a rank's return value, with the usage that was noted there, if any."""
     usage = session.notes.get(NOTE)
     return Returned(value, usage) if isinstance(usage, ShardingUsage) else value
 
 
 def unwrap(returned: object) -> tuple[object, ShardingUsage | None]:
-    """Return what the training function has returned, and what was noted."""
+    """Return the training function's value, and the noted usage or None."""
     return (returned.value, returned.usage) if isinstance(returned, Returned) else (returned, None)
 
 
 def read_peak_memory() -> int:
-    """Return the most memory that this process has had, in bytes."""
+    """Return the peak memory of this process, in bytes."""
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # Linux counts kilobytes

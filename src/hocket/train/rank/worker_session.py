@@ -1,7 +1,7 @@
-"""A rank's session while it runs the training function, and the way of its reports.
+"""A rank's session while it runs the training function, with the path of its reports.
 
-One session at most is open in a process. It belongs to the process and not to a thread, so that threads which the
-training function starts can report too.
+A process has at most one open session. It belongs to the process and not to a thread, so threads that the training
+function starts can report too.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.rank import equality, questions, rank_info, reports
 
 MOST_BYTES = 1 << 20
-"""How much `broadcast_from_rank_zero` takes. Ray warns above a kilobyte; a megabyte still goes through the driver in
-milliseconds. A guess."""
+"""The most bytes that `broadcast_from_rank_zero` takes. Ray warns above a kilobyte; a megabyte still goes through the
+driver in milliseconds. A guess."""
 
 
 class ClassicSession(Protocol):
     """The session of a rank of the trainer of 2022, behind `report`, `save_checkpoint` and `load_checkpoint`."""
 
     checkpoint: dict[str, Any] | None
-    """What was saved last, or what the run began with."""
+    """The last saved checkpoint, or the checkpoint that the run began with."""
 
     def report(self, metrics: dict[str, Any]) -> None:
-        """Hand metrics to the driver, and wait until it has taken them."""
+        """Send metrics to the driver, and wait until it has taken them."""
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
-        """Hand a checkpoint to the driver, and wait until it has it."""
+        """Send a checkpoint to the driver, and wait until it has taken it."""
 
 
 class WorkerSession:
@@ -49,10 +49,10 @@ class WorkerSession:
 
     Args:
         info: The rank's place.
-        deliver: Takes each report to the controller; returns when it is on its way.
-        inquiry: Takes questions there, and waits for the answers.
-        fail: Is told of an error in the background, which ends the training.
-        checkpoint_cache: Fetches checkpoints, in a rank that does not share the run's folder; None in one that does.
+        deliver: Sends a report to the controller; returns when it is on its way.
+        inquiry: Sends questions to the controller, and waits for the answers.
+        fail: Takes an error in the background, which ends the training.
+        checkpoint_cache: Fetches checkpoints if the rank does not share the run's folder; else None.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class WorkerSession:
     ) -> None:
         self.info = info
         self.batch_part = info.rank, info.world_size
-        """Which part of each step's rows this rank's loaders give, and of how many. A strategy may say so."""
+        """The index of this rank's part of each step's rows, and the number of parts. A strategy may change them."""
         self._pid = os.getpid()
         self.classic: ClassicSession | None = None
-        """What takes reports and checkpoints instead, in a rank of the trainer of 2022."""
+        """The session that takes reports and checkpoints instead, in a rank of the trainer of 2022."""
         self._cache = checkpoint_cache
         start = info.start_checkpoint
         self.checkpoint = None if start is None else self._adapt(start)
@@ -76,14 +76,14 @@ class WorkerSession:
         self._deliver = deliver
         self._inquiry = inquiry
         self._offers: dict[int, tuple[str, list[str]]] = {}
-        """Of each report whose files the driver fetches, their folder, and what must be there."""
+        """The folder and the expected files of each report with files that the driver fetches, by report."""
         self._to_delete: dict[int, str] = {}
         self.notes: dict[str, object] = {}
-        """What goes to the driver with what the training function returns; see `usage`."""
+        """Values that travel to the driver with the training function's return value; see `usage`."""
         self.shards: dict[str, Any] = {}
-        """This rank's parts of the trainer's datasets, as far as they were asked for."""
+        """This rank's parts of the trainer's datasets that it has opened, by name."""
         self.watch = equality.Watch(info.compares_every, deliver if info.compares and not info.bystander else None)
-        """Compares this rank's model with those of the others."""
+        """The comparison of this rank's model with those of the others."""
         self._trackers: dict[str, Callable[[], Mapping[str, object]]] = {}
         self._count = 0
         self._last_saved = -1
@@ -93,22 +93,22 @@ class WorkerSession:
         self._failure: Exception | None = None
         self._outbox = uploads.Outbox(self._fail)
         self.before_waiting: list[Callable[[], None]] = []
-        """Called before this rank waits for the other ranks here, by the thread that does."""
+        """Functions to call before this rank waits for other ranks here, in the thread that waits."""
         self._stretch = spending.Stretch()
         self._step_began = time.perf_counter()
         self._pass_failure = fail
         self.outer: WorkerSession | None = None
-        """The session that was the process's when this one was opened."""
+        """The process's session at the time when this session was opened."""
         self.is_closed = False
 
     def run(self, function: Callable[..., object], args: tuple[object, ...]) -> Any:
-        """Run the training function as this rank, until all that it reported is committed; return what it returns."""
+        """Run the training function as this rank, wait until its reports are committed, and return its value."""
         with open_session(self):
             try:
                 returned = function(*args)
             except Exception:
                 if not self._is_fork:
-                    self._outbox.close()  # what was reported before is uploaded: it is the run's
+                    self._outbox.close()  # earlier reports are uploaded, because they belong to the run
                 raise
             self.finish()
         return returned
@@ -121,10 +121,9 @@ class WorkerSession:
         upload: uploads.Upload,
         asked: bool | validation.ValidationTaskConfig = False,
     ) -> None:
-        """Check a report, stage its files, deliver it; with files that are not to be staged meanwhile, wait until they
-        are committed.
+        """Check a report, stage its files, deliver it, and wait until synchronous files are committed.
 
-        A report behind one whose files are still being staged waits for its turn, in the thread that stages them.
+        While the upload thread still stages files of earlier reports, that thread delivers this report after them.
         """
         begun = time.perf_counter()
         events.note(events.Kind.STEP, "step", self._step_began, begun - self._step_began)
@@ -151,12 +150,12 @@ class WorkerSession:
         if checkpoint is not None:
             self._check_upload(checkpoint, upload)
         waits = checkpoint is not None and not upload.is_asynchronous
-        with self._lock:  # reports of several threads are numbered in the order in which they are delivered
+        with self._lock:  # numbers of reports from several threads follow the order of delivery
             self._raise_failure()
             index, made_at = self._count, time.time()
             self.watch.look("report", index + 1)
             spent = self._stretch.end() if turns.get_optional_turns() is None else None
-            positions = self._read_positions() if checkpoint is not None else {}  # now, and not when files are uploaded
+            positions = self._read_positions() if checkpoint is not None else {}  # now, not after the upload
             names = _list_expected(checkpoint, upload) if checkpoint is not None else []
 
             def send() -> None:
@@ -172,7 +171,7 @@ class WorkerSession:
                 send()
             else:
                 self._outbox.put(send)
-            self._count += 1
+            self._count += 1  # after `send`: a report that could not be staged must leave no gap
             if checkpoint is not None:
                 self._last_saved = index
         if waits:
@@ -181,12 +180,9 @@ class WorkerSession:
 
     @contextlib.contextmanager
     def open_folder(self) -> Iterator[str]:
-        """Make a folder for files that this rank is about to report, for the duration of a block.
-
-        A rank may be killed in `report`, and always is when the group starts again after a commit, so nobody would
-        remove a folder among the temporary files. This one lies where the driver removes what was not committed;
-        where this rank does not see the run's folder, among the temporary files after all.
-        """
+        """Make a folder for files that this rank is about to report; yield its path, and remove it after the block."""
+        # A rank may be killed in `report`, and always is when the group starts again after a commit. So the folder lies
+        # where the driver removes uncommitted files, unless this rank does not see the run's folder.
         staging = self.info.run_storage.staging_path
         place = staging if self._cache is None and staging.is_dir() else None
         with tempfile.TemporaryDirectory(prefix="made-", dir=place) as folder:
@@ -195,17 +191,17 @@ class WorkerSession:
     def _stage(
         self, index: int, checkpoint: checkpoint_module.Checkpoint, dir_name: str | None, upload: uploads.Upload
     ) -> storage.Staged | storage.Offered | storage.Adopted:
-        """Bring a checkpoint's files beside the run's others, or note that the driver is to fetch them."""
+        """Bring a checkpoint's files into the run's folder, or offer them for the driver to fetch."""
         info = self.info
         staged: storage.Staged | storage.Offered | storage.Adopted
         if upload.stays:
             staged = upload.call(info.run_storage, checkpoint, dir_name or f"{info.name_prefix}_{index:06d}")
-            storage.list_contents(staged.path)  # for what it refuses: here it is the rank's own error
+            storage.list_contents(staged.path)  # for its checks: an error here is the rank's own
         elif self._cache is None:
             staged = storage.stage(info.run_storage, name_part(info.attempt, index, info.rank), checkpoint.path)
         else:
             storage.check_source(checkpoint.path)
-            storage.list_contents(checkpoint.path)  # for what it refuses: here it is the rank's own error
+            storage.list_contents(checkpoint.path)  # for its checks: an error here is the rank's own
             staged = storage.Offered()
         if upload.deletes_afterwards:
             self._to_delete[index] = checkpoint.path
@@ -223,15 +219,15 @@ class WorkerSession:
             self._raise_failure()
 
     def finish(self) -> None:
-        """Wait until what was reported is committed; the training function has returned."""
+        """Wait until all reports are committed. Called when the training function has returned."""
         if self._is_fork:
-            return  # nobody answers a fork; what was reported is the rank's to wait for
+            return  # a fork gets no answers; the rank itself waits for its reports
         self._outbox.close()
         self._wait_acknowledged(self._last_saved)
         self._raise_failure()
 
     def abandon(self) -> None:
-        """End what goes on in the background; the training function has failed, and this process goes on."""
+        """End the upload thread. Called when the training function has failed, and this process goes on."""
         self._outbox.close(discard=True)
 
     def _fail(self, error: Exception) -> None:
@@ -269,7 +265,7 @@ class WorkerSession:
             )
 
     def _check_upload(self, checkpoint: checkpoint_module.Checkpoint, upload: uploads.Upload) -> None:
-        for folder in {checkpoint.origin, checkpoint.path}:  # a copy may be others' too
+        for folder in {checkpoint.origin, checkpoint.path}:  # other ranks may share a copy
             upload.check(self.info.run_storage, folder)
         if upload.stays and self._cache is not None:
             raise RuntimeError(
@@ -287,12 +283,12 @@ class WorkerSession:
             count = self._count
         try:
             found = self._ask(questions.ListCheckpoints(mode), count, timeout_s)
-        except TimeoutError:
+        except TimeoutError:  # return the checkpoints as they are now
             found = self._ask(questions.ListCheckpoints(None), count)
         return [reported.ReportedCheckpoint(self._adapt(one.checkpoint), one.metrics, one.status) for one in found]
 
     def meet(self, call: str, data: object) -> Any:
-        """Wait for all ranks to call the same; return what rank 0 brought."""
+        """Wait until all ranks have made the same call, and return rank 0's value."""
         self._refuse_fork(call)
         self.refuse_bystander(call)
         blob = _encode(call, data) if self.info.rank == 0 else None
@@ -306,7 +302,7 @@ class WorkerSession:
             spending.OWN.add_wait(time.perf_counter() - begun)
 
     def hand_over(self, call: str, blob: bytes | None, score: float | None) -> bool:
-        """Give something to the driver of 2022, and wait until it is dealt with; return whether the driver wants no
+        """Send something to the driver of 2022, and wait until it is processed; return whether the driver wants no
         more."""
         self._refuse_fork(call)
         is_enough: bool = self._ask(questions.HandOver(call, blob, score), 0)
@@ -325,8 +321,8 @@ class WorkerSession:
         return os.getpid() != self._pid
 
     def _refuse_fork(self, call: str) -> None:
-        """Raise in a process that the training function forked. Nobody reads its reports and questions, and a lock that
-        another thread held is held for ever."""
+        """Raise in a process that the training function forked. No process reads its reports and questions, and a lock
+        that another thread held at the fork is never released."""
         if self._is_fork:
             raise exceptions.SessionClosedError(
                 f"hocket.train.{call}() was called in a fork of rank {self.info.rank}, and only the rank itself (pid "
@@ -335,7 +331,7 @@ class WorkerSession:
             )
 
     def refuse_bystander(self, call: str) -> None:
-        """Raise in a rank that does not take part in what the ranks do together."""
+        """Raise in a rank that does not take part in the joint work of the ranks."""
         if self.info.bystander:
             raise RuntimeError(
                 f"{call}() is for the ranks that train, but was called in rank {self.info.rank}, which is "
@@ -344,12 +340,11 @@ class WorkerSession:
             )
 
     def track(self, name: str | None, get_state: Callable[[], Mapping[str, object]]) -> Mapping[str, object] | None:
-        """Have the state of a loader travel with checkpoints from now on; return its state at the one that the attempt
-        starts from.
+        """Save a loader's state with each checkpoint from now on; return its state at the attempt's start, if known.
 
         Args:
-            name: The loader's. None: a number, in the order in which loaders without a name come.
-            get_state: Called in `report`, in the thread that reports.
+            name: The loader's name. None: a number, in the order of loaders without names.
+            get_state: Returns the state. Called in `report`, in the thread that reports.
         """
         if name is None:
             name = f"#{sum(other.startswith('#') for other in self._trackers)}"
@@ -367,13 +362,12 @@ class WorkerSession:
         return self.info.start_positions.get(name)
 
     def follow(self, cursor: cursor_module.Cursor, name: str | None, caller: str) -> None:
-        """Have a loader's position travel with checkpoints, and move it to where it was at the one that the attempt
-        starts from.
+        """Save a loader's position with each checkpoint, and restore its position at the attempt's start.
 
         Args:
             cursor: The position.
-            name: As in `track`.
-            caller: What makes the loader, for messages.
+            name: The loader's name, as in `track`.
+            caller: The name of the function that makes the loader, for messages.
         """
         state = self.track(name, cursor.state_dict)
         if state is None:
@@ -393,8 +387,9 @@ class WorkerSession:
         return {**self.info.start_positions, **found}  # a loader may not have been prepared again yet
 
     def acknowledge(self, index: int, checkpoint: checkpoint_module.Checkpoint) -> None:
-        """Note that a checkpoint was committed with the report of that index. Such notes come by several threads, and
-        can overtake each other."""
+        """Note that a checkpoint was committed with the report of this index.
+
+        Several threads call this, so a later commit's call may come first."""
         with self._changed:
             for done in [other for other in self._to_delete if other <= index]:
                 shutil.rmtree(self._to_delete.pop(done), ignore_errors=True)
@@ -405,8 +400,7 @@ class WorkerSession:
                 self._changed.notify_all()
 
     def pack_offer(self, index: int) -> Iterator[file_chunks.FileChunk]:
-        """Give the files of the report of that index, which the driver asks for. `report` waits until they are
-        committed."""
+        """Yield the files of the report of this index in chunks, for the driver. `report` waits for their commit."""
         source, names = self._offers[index]
         folders, files = storage.list_contents(source)
         storage.check_whole(names, files)
@@ -454,7 +448,7 @@ LOCAL: Final = turns.Local(lambda: _current, _set_current)
 
 
 class _Own(threading.local):
-    """The session that the calling thread has opened: another thread's may outlast its run, which nobody can end."""
+    """The session that the calling thread has opened. A session of another thread may outlast its run."""
 
     session: WorkerSession | None = None
 
@@ -464,7 +458,7 @@ _own: Final = _Own()
 
 @contextlib.contextmanager
 def open_session(session: WorkerSession) -> Iterator[None]:
-    """Make it the process's session for the duration of a block. Each session is opened once."""
+    """Make a session the process's session during the block. Each session is opened once."""
     session.outer, own_before = _current, _own.session
     _set_current(session)
     _own.session = session
@@ -475,13 +469,13 @@ def open_session(session: WorkerSession) -> Iterator[None]:
     finally:
         session.is_closed, _own.session = True, own_before
         open_now = _current
-        while open_now is not None and open_now.is_closed:
+        while open_now is not None and open_now.is_closed:  # sessions of several threads may close in any order
             open_now = open_now.outer
         _set_current(open_now)
 
 
 def get_optional_session() -> WorkerSession | None:
-    """Return the open session, in a thread that a rank has started that rank's; None if none is open."""
+    """Return the open session, or that of the rank that started the calling thread; None if none is open."""
     owner = None if turns.get_optional_turns() is not None else turns.find_owner()
     return owner if isinstance(owner, WorkerSession) else _own.session or _current
 
@@ -498,7 +492,7 @@ def get_session(caller: str) -> WorkerSession:
 
 
 def _check_checkpoint(checkpoint: object, dir_name: str | None) -> None:
-    """Raise if it is nothing that `report` takes as a checkpoint, or its folder cannot have this name."""
+    """Raise if `report` cannot take the checkpoint, or its folder cannot have this name."""
     if checkpoint is not None and not isinstance(checkpoint, checkpoint_module.Checkpoint):
         raise TypeError(
             f"report() takes a Checkpoint, but received {checkpoint!r}. Write Checkpoint.from_directory(path) for a "
@@ -518,7 +512,7 @@ def _check_checkpoint(checkpoint: object, dir_name: str | None) -> None:
 
 
 def _list_expected(checkpoint: checkpoint_module.Checkpoint, upload: uploads.Upload) -> list[str]:
-    """Return the files that must be there when an asynchronous upload comes to them."""
+    """Return the files that must still exist when an asynchronous upload reaches them."""
     if upload.stays or not upload.is_asynchronous:
         return []
     storage.check_source(checkpoint.path)

@@ -1,6 +1,6 @@
-"""The ranks' own collectives on numpy arrays, for frameworks that bring no process group: the rank's side.
+"""The ranks' own collectives on numpy arrays, for frameworks without a process group: the rank's side.
 
-An adapter calls `get_world`. The rest is called by the driver when it joins the ranks and parts them
+A framework's adapter calls `get_world`. The driver calls the other functions when it joins the ranks and parts them
 (`hocket.train.run.joining`).
 """
 
@@ -18,10 +18,10 @@ from hocket.train.rank import worker_session
 
 
 def get_world(caller: str) -> World:
-    """Return the calling rank's collectives; with one rank, some that have nothing to do.
+    """Return the calling rank's collectives; with one rank, collectives that have nothing to do.
 
     Raises:
-        RuntimeError: It is called outside a training function, or by one whose trainer did not join the ranks.
+        RuntimeError: The caller is not in a training function, or the trainer did not join the ranks.
     """
     info = worker_session.get_session(caller).info
     if _Here.world is not None:
@@ -36,17 +36,17 @@ def get_world(caller: str) -> World:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The facts that one rank needs."""
+    """The facts that one rank needs to join the others."""
 
     rank: int
     hosts: Sequence[Sequence[int]]
     memory: tuple[str, str]
-    """Path and identity of what the machine's ranks share; empty if the rank is alone there."""
+    """Path and identity of the memory that the machine's ranks share; empty if the rank is alone there."""
     exchange: actor.ActorHandle | None
 
 
 class _Here:
-    """The links of this rank to the others: its collectives, and before that the memory of its machine."""
+    """The links of this rank to the others: its collectives and, before `join`, the memory of its machine."""
 
     world: World | None = None
     memory: segment.Segment | None = None
@@ -57,7 +57,7 @@ def _put(kept: tuple[World | None, segment.Segment | None]) -> None:
 
 
 LOCAL: Final = turns.Local(lambda: (_Here.world, _Here.memory), _put, lambda: (None, None))
-"""Both, for ranks that take turns in one process."""
+"""Both links, for ranks that take turns in one process."""
 
 
 def find_host(hosts: Sequence[Sequence[int]], rank: int) -> Sequence[int]:
@@ -65,7 +65,7 @@ def find_host(hosts: Sequence[Sequence[int]], rank: int) -> Sequence[int]:
 
 
 def make_memory(size: int) -> tuple[str, str]:
-    """Called in the first rank of a machine."""
+    """Make the machine's shared memory, in its first rank; return the memory's path and identity."""
     _Here.memory = segment.create(size)
     return _Here.memory.path, _Here.memory.identity
 
@@ -82,7 +82,7 @@ def open_memory(step: Step) -> None:
 
 
 def join(step: Step, timeout_s: float) -> None:
-    """All ranks of this machine have opened the memory."""
+    """Make the rank's collectives. Called when all ranks of this machine have opened the memory."""
     host = find_host(step.hosts, step.rank)
     local = None
     if _Here.memory is not None:

@@ -1,11 +1,11 @@
-"""The driver's side of a run: what starts the ranks, hears of them, keeps what they report, and starts them again.
+"""The driver's side of a run: it starts the ranks, takes their reports, and starts them again after failures.
 
 `controller` takes a run (`training_run`) from its start to its end. Each start of the ranks is an `attempt`:
-`worker_group` starts them (`in_process` has its own), `backend` joins them, and `attempt_monitor` takes what they say
-until all have ended, from one `crew.wait_loop`. `budget` says how many failures are too many.
+`worker_group` starts their processes (`in_process` uses threads), `backend` connects the ranks, and `attempt_monitor`
+receives their messages until all have ended, in one `crew.wait_loop`. `budget` counts the failures that are allowed.
 
 Behind the monitor: `question_resolver` answers ranks, `report_intake` and `report_book` put their reports together,
-`checkpoint_sender` sends them files, `validation_queue` validates checkpoints. Its policies look now and then:
-`preemption_policy` at ranks that got SIGTERM, `elasticity` at free resources, `patience` at ranks that wait for
-one that does not come. `failures` explains deaths. `roles` are for groups whose processes are not all ranks.
+`checkpoint_sender` sends them files, `validation_queue` validates checkpoints. Policies check at intervals:
+`preemption_policy` the ranks that got SIGTERM, `elasticity` the free resources, `patience` the ranks that wait in vain.
+`failures` explains deaths. `roles` are for groups in which not all processes are ranks that train.
 """

@@ -1,4 +1,4 @@
-"""One attempt of a run: a group of ranks from its start to its end, and what the driver knows of it."""
+"""One attempt of a run: a group of ranks from its start to its end, and the driver's state for it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hocket.train.run import (
 )
 
 ALWAYS_SENDS = os.environ.get("HOCKET_TRAIN_SEND_FILES", "0") == "1"
-"""Whether files travel through the driver even between ranks and a folder that they see: for file systems that many
-nodes see but that are slower, or less to be trusted, than the way to the driver. Default: no."""
+"""Whether files travel through the driver even if ranks see the run's folder. This is for shared file systems that are
+slower or less reliable than the way to the driver. Default: no."""
 
 
 @final
 class Attempt:
-    """One life of a run's ranks. Used by one thread."""
+    """One start of a run's ranks. Used by one thread."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Attempt:
             api.get_runtime_context().get_node_id(),
         )
         self.token = storage.leave_token(run.run_storage)
-        """What the attempt's nodes name their folders by."""
+        """The token by which ranks recognize the run's folder. It also marks the attempt's names."""
         held = roles.sum_bundles([role.bundle for role in group.roles]) or run.scaling.multiply(len(group))
         obstacle = validations.find_obstacle(held) if validations else ""
         grace = run.config.failure_config.preemption_grace_s
@@ -60,7 +60,7 @@ class Attempt:
         )
 
     def begin(self, rank: int) -> worker_group.Ref | None:
-        """Call the training function in a rank; return the call, or None if it does not run there."""
+        """Call the training function in a rank, and return the call; None if the rank's role does not run it."""
         group, scaling = self.group, self.run.scaling
         role = group.roles[rank] if group.roles else None
         if role is not None and not role.runs:
@@ -81,17 +81,17 @@ class Attempt:
         return ref
 
     def replace(self, rank: int) -> worker_group.Ref | None:
-        """Give a rank that died a new process, and call the training function there."""
+        """Start a new process for a dead rank, and call the training function there."""
         self.group.replace(rank)
         self.run.backend_config.on_replace(self.group, rank)
         return self.begin(rank)
 
     def acknowledge_all(self, index: int, committed: object) -> None:
-        """Tell all ranks that a checkpoint was committed with the report of that index."""
+        """Inform all ranks that a checkpoint was committed with the report of this index."""
         for handle in self.group.actors:
             handle.acknowledge.remote(index, committed)
 
     def answer(self) -> None:
-        """Answer the questions that can be answered by now."""
+        """Send the ranks the answers that are known by now."""
         for rank, answer in self.questions.settle():
             self.group.actors[rank].answer.remote(answer)

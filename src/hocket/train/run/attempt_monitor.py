@@ -1,9 +1,9 @@
-"""Follows the ranks of an attempt while the training function runs: the driver's parts behind one wait.
+"""The monitor of an attempt: it follows the ranks while the training function runs, with one wait for everything.
 
-It waits for everything at once (`crew.wait_loop`): each rank's function, each rank's next reports, the next chunk of
-files that a rank sends, the answer of a rank to a chunk that it was sent. What comes goes to the part that it is for:
-reports to `report_intake`, requests for files to `checkpoint_sender`, questions to `question_resolver`, signals to
-`preemption_policy`. After each the policies look whether it is time for something.
+The monitor waits at once (`crew.wait_loop`) for each rank's function, each rank's next reports, the next chunk of a
+file from a rank, and a rank's receipt for a chunk. It passes each message on: reports to `report_intake`, requests for
+files to `checkpoint_sender`, questions to `question_resolver`, signals to `preemption_policy`. After each message the
+policies check whether it is time to act.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from hocket.train.run import (
 _log = logging.getLogger("hocket.train")
 
 LOOK_SECONDS = 5.0
-"""How long nothing may happen before it is looked whether the driver was told to end."""
+"""Seconds without a message until the policies check anyway, such as for a SIGTERM of the driver."""
 
 LAST_SECONDS = 5.0
-"""How long the reports that ranks had made when one failed may take to come: milliseconds, unless a rank is stopped or
-keeps the interpreter's lock. A guess."""
+"""Seconds that reports from before a failure may take to arrive: milliseconds, unless a rank is stopped or keeps the
+interpreter's lock. A guess."""
 
 
 @final
 class AttemptMonitor:
-    """Follows one attempt. Used once, by one thread. Made when the training function has begun in all ranks.
+    """The monitor of one attempt. Used once, by one thread. Made when the training function has begun in all ranks.
 
     Args:
         attempt: The attempt.
-        runs: The training function's call in each rank; None in one where it does not run.
+        runs: The training function's call in each rank; None for a rank that does not run it.
     """
 
     def __init__(self, attempt: attempt_module.Attempt, runs: list[worker_group.Ref | None]) -> None:
@@ -69,13 +69,11 @@ class AttemptMonitor:
         self._blind = set(attempt.run.backend_config.list_blind_ranks(len(runs)))
         self._ended: set[int] = set()
         self._asked: dict[int, worker_group.Ref] = {}
-        """Of each rank that has not ended, the call that brings its next reports."""
+        """The call for the next reports of each rank that has not ended."""
         self._patience = patience.Patience(attempt.group, self._find_wait, self._ended.__contains__)
 
     def follow(self) -> object:
-        """Return what rank 0's function returned, when all have returned and all that they reported is done. A rank's
-        last reports come just before its function's end. If that end is an error, it is the error to raise, and not
-        what is missing among the reports because of it; so the function's value is taken first."""
+        """Follow the ranks until all have returned and all reports are processed; return rank 0's value."""
         for rank in range(len(self._runs)):
             self._attend(rank)
         try:
@@ -84,15 +82,14 @@ class AttemptMonitor:
         except (errors.WorkerGroupError, errors.PreemptionError):
             self._take_last()
             raise
-        except storage.NoSpaceError as error:  # on the driver's disk; a rank's is that rank's failure
+        except storage.NoSpaceError as error:  # the driver's disk; a full disk of a rank is that rank's failure
             raise errors.TrainingFailedError(error.strerror) from error
         finally:
             self._intake.close()
         return self._read_return(0)
 
     def _poll_once(self) -> None:
-        """Wait for the next thing, and see to it. A validation that runs when all else is done is not waited for
-        here."""
+        """Wait for the next message, and process it. A validation that still runs at the end is not awaited here."""
         validations, preemption = self._attempt.validations, self._attempt.preemption
         validating = validations.start() if validations is not None else []
         moments = [preemption.due, self._patience.due, validations.due if validations is not None else None]
@@ -102,10 +99,10 @@ class AttemptMonitor:
         due = min([before + LOOK_SECONDS, *(moment for moment in moments if moment is not None)])
         is_other = self._loop.wait(max(0.0, due - before), validating)
         now = time.monotonic()
-        if validations is not None and (is_other or now >= due):  # the time may be over while reports come and come
+        if validations is not None and (is_other or now >= due):  # reports without pause must not hide a time-out
             validations.settle(now)
             self._attempt.answer()
-        if self._loop.is_over:  # then there is nothing left to start again
+        if self._loop.is_over:  # nothing is left that could be started again
             return
         preemption.look(now)
         if preemption.info is None:
@@ -115,14 +112,14 @@ class AttemptMonitor:
     # --- ranks --------------------------------------------------------------------------------------------------------
 
     def _attend(self, rank: int) -> None:
-        """Wait for what comes from a rank from now on."""
+        """Begin to wait for a rank's function and reports."""
         run = self._runs[rank]
         if run is not None:
             self._wait_for(rank, run, self._group.get)
         self._ask_reports(rank)
 
     def _wait_for(self, rank: int, ref: worker_group.Ref, serve: Callable[[int, worker_group.Ref], object]) -> None:
-        """Wait for a call of a rank, and serve it; a rank that the end does not wait for may be started again."""
+        """Wait for a call of a rank, and serve it. A failed rank that is not awaited may be started again."""
         is_awaited = not self._group.roles or self._group.roles[rank].is_awaited
 
         def try_to_serve(ref: worker_group.Ref) -> None:
@@ -145,10 +142,11 @@ class AttemptMonitor:
         if has_ended:
             del self._asked[rank]
             self._ended.add(rank)
-            try:
+            try:  # first: the function's own error, not the reports that are missing because of it, is to be raised
                 self._read_return(rank)
             except errors.WorkerGroupError:
-                with contextlib.suppress(Exception):  # its reports do not fit: its own error is the one
+                with contextlib.suppress(Exception):  # errors about its reports: the function's error is the one
+                    # Without its end, at which the book would complain about missing reports.
                     self._intake.take(rank, _list_reports(batch), has_ended=False)
                 raise
         else:
@@ -166,17 +164,18 @@ class AttemptMonitor:
             self._attempt.questions.end(rank)
             self._attempt.divergence.end(rank)
         self._intake.take(rank, _list_reports(batch), has_ended=has_ended)
-        self._attempt.answer()
+        self._attempt.answer()  # last: these reports may settle questions, also those among the items
 
     def _take_last(self) -> None:
-        """Take what ranks had reported when one of them failed. What cannot come any more does not matter. A rank that
-        raised after its report may rely on it, as with Ray, where all ranks wait there for each other: so those behind
-        it have some time to make theirs."""
+        """Take the reports that ranks had made when one of them failed, as far as they can still arrive.
+
+        A rank may raise after its report and rely on that report, as with Ray, where all ranks wait for each other in
+        `report`. So the ranks behind it get some time to make theirs."""
         silent, count = self._patience.stopped, self._attempt.num_reporting
         asked = {rank: ref for rank, ref in self._asked.items() if rank < count and rank not in silent}
         unmarked = set(asked)
         for rank in asked:
-            self._group.actors[rank].mark.remote()
+            self._group.actors[rank].mark.remote()  # behind all reports from before the failure
         deadline = time.monotonic() + LAST_SECONDS
         while wanted := {ref: rank for rank, ref in asked.items() if rank in unmarked or self._is_behind(rank)}:
             ready = api.wait([*wanted], timeout=max(0.0, deadline - time.monotonic()))[0]
@@ -184,7 +183,7 @@ class AttemptMonitor:
                 return
             rank = wanted[ready[0]]
             del asked[rank]
-            with contextlib.suppress(Exception):  # it has died, or its reports do not fit: the first error is the one
+            with contextlib.suppress(Exception):  # a death, or an error about reports: the first error is the one
                 batch, has_ended = api.get(ready[0])
                 self._intake.take(rank, _list_reports(batch), has_ended=False)
                 if any(isinstance(item, report_queue.Mark) for item in batch):
@@ -195,7 +194,7 @@ class AttemptMonitor:
                     asked[rank] = self._group.actors[rank].take_reports.remote()
 
     def _is_behind(self, rank: int) -> bool:
-        """Tell whether a rank has made fewer reports than one that has ended."""
+        """Return whether a rank has made fewer reports than a rank that has ended."""
         made = self._attempt.run.book.counts
         return any(made[rank] < made[other] for other in self._ended if other < len(made))
 
@@ -204,13 +203,13 @@ class AttemptMonitor:
         return None if run is None else self._group.get(rank, run)
 
     def _restart(self, rank: int, error: errors.WorkerGroupError) -> None:
-        """Start a rank's process again, while the others go on; raise the error if it may not be."""
+        """Start a rank's process again, while the others go on; raise the error if its role does not allow that."""
         most, failed = self._group.roles[rank].max_restarts, error.worker_failures
-        has_died = list(failed) == [rank] and isinstance(failed[rank], exceptions.ActorDiedError)  # and not its node
+        has_died = list(failed) == [rank] and isinstance(failed[rank], exceptions.ActorDiedError)  # not its node
         may_restart = most == roles.ALWAYS or self._restarts[rank] < most
         if not (has_died and failures.is_death(failed[rank]) and may_restart):
             raise error
-        self._loop.forget(rank)
+        self._loop.forget(rank)  # the calls of the dead process
         self._ended.discard(rank)
         self._restarts[rank] += 1
         _log.warning(
@@ -220,7 +219,7 @@ class AttemptMonitor:
         self._attend(rank)
 
     def _find_wait(self) -> patience.Wait | None:
-        """Return which ranks wait for another one to come to them; None if none does."""
+        """Return the wait of ranks for another rank through the driver; None if none waits."""
         asked, book = self._attempt.questions, self._attempt.run.book
         meeting = asked.find_meeting()
         if meeting is not None:
@@ -238,11 +237,11 @@ class AttemptMonitor:
         return patience.Wait(("row", row), call, tuple(waiting), missing, what)
 
     def _find_blind_wait(self) -> patience.Wait | None:
-        """Return which ranks may wait, inside their framework, for one that has ended."""
+        """Return the possible wait of ranks, inside their framework, for a rank that has ended; None if none waits."""
         ended, others = self._blind & self._ended, self._blind - self._ended
         if not ended or not others:
             return None
-        progress = ("blind", len(ended) + self._attempt.run.book.row_count)
+        progress = ("blind", len(ended) + self._attempt.run.book.row_count)  # any progress restarts the wait's clock
         what = "The framework's collectives wait for it in vain, if it calls one."
         return patience.Wait(progress, "", tuple(sorted(others)), tuple(sorted(ended)), what, has_ended=True)
 

@@ -1,4 +1,4 @@
-"""How often a run may fail, by whose failure it was."""
+"""The budget of a run's failures, by kind of failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Budget:
     """The failures that are still allowed. Used by one thread.
 
     Args:
-        limits: How many are, by the name that the user knows, such as the fields of `FailureConfig`; -1 is without end.
+        limits: The number of allowed failures, by names that the user knows: fields of `FailureConfig`. -1: no limit.
     """
 
     def __init__(self, limits: Mapping[str, int]) -> None:
@@ -25,7 +25,7 @@ class Budget:
         self._spent: Counter[str] = Counter()
 
     def spend(self, name: str, error: Exception) -> bool:
-        """Count a failure; return whether it may be tried again."""
+        """Count a failure, and return whether the run may try again."""
         most, before = self._limits[name], self._spent[name]
         if most != -1 and before >= most:
             return False
@@ -40,8 +40,7 @@ class Budget:
         return True
 
     def explain(self, error: exceptions.HocketError) -> exceptions.HocketError:
-        """Return what to raise when the start of the ranks has failed for the last time: after several tries, that
-        it was tried."""
+        """Return the error to raise when the ranks could not be started, a `ControllerError` after several tries."""
         if not self._spent["controller_failure_limit"]:
             return error
         return errors.ControllerError(error)

@@ -1,4 +1,4 @@
-"""Which checkpoints a run has: commits new ones, finds those of an earlier run, removes what need not be kept."""
+"""The manager of a run's checkpoints: it commits new ones, finds an earlier run's, and removes surplus ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hocket.train.rank import reports
 from hocket.train.tracking import plain, scores
 
 _MOST_NUMBER: Final = 1 << 53
-"""How many commits a run is believed to have made."""
+"""The limit of a credible commit number in a manifest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,31 +25,31 @@ class Committed:
     """A checkpoint of the run."""
 
     number: int
-    """Its place in the order of commits, from 0."""
+    """The checkpoint's place in the order of commits, from 0."""
     name: str
-    """That of its folder in the run's."""
+    """The name of the checkpoint's folder in the run's folder."""
     checkpoint: checkpoint_module.Checkpoint
-    """In the run's folder on this machine; of a run that is kept in a store, only as long as the files are here."""
+    """A handle on the folder on this machine; for a run in a store, on the store once the files here are removed."""
     metrics: reports.Metrics
-    """Rank 0's metrics of the same report; its validation adds to them."""
+    """Rank 0's metrics of the same report. The validation adds its metrics."""
     status: reported.ReportedCheckpointStatus = reported.ReportedCheckpointStatus.COMMITTED
-    """How far its validation is."""
+    """The state of the validation."""
     task: validation.ValidationTaskConfig | None = None
-    """How it is validated, if its report asked for it."""
+    """The settings of the validation, if the report requested one."""
     positions: reports.Positions = field(default_factory=dict)
-    """Where the ranks' loaders were. They are at the same place in all ranks, so one rank's are kept."""
+    """The positions of the ranks' loaders. They are the same in all ranks, so one rank's are kept."""
     is_own: bool = True
-    """Whether its folder has the name under which it was committed. Another one is the user's, and not removed."""
+    """Whether the folder still has the name of its commit. A folder with another name is the user's, and stays."""
 
 
 class CheckpointManager:
-    """Keeps a run's committed checkpoints. Used by one thread.
+    """The owner of a run's committed checkpoints. Used by one thread.
 
     Args:
-        run_storage: Where the run is kept.
-        config: What is kept.
-        validation_config: How checkpoints are validated whose report asks for it.
-        run_replica: The run's folder in a store, if it is kept in one.
+        run_storage: The run's folder on this machine.
+        config: The rule for which checkpoints are kept.
+        validation_config: How to validate a checkpoint when its report requests that.
+        run_replica: The run's folder in a store, if the run is kept in one.
     """
 
     def __init__(
@@ -64,24 +64,24 @@ class CheckpointManager:
         self._config = config
         self._validation = validation_config
         self._damaged: set[str] = set()
-        """The names of folders that were checkpoints."""
+        """The names of folders with damaged checkpoints."""
         self.committed = self._find_committed()
-        """Oldest first."""
+        """The committed checkpoints, oldest first."""
         self.next_number = self.committed[-1].number + 1 if self.committed else 0
-        """That of the next commit."""
+        """The number of the next commit."""
 
     @property
     def latest(self) -> checkpoint_module.Checkpoint | None:
-        """The newest one: where a new attempt starts from."""
+        """The newest checkpoint, from which a new attempt starts; None if there is none."""
         return self.committed[-1].checkpoint if self.committed else None
 
     @property
     def latest_name(self) -> str:
-        """The name of the newest one's folder; empty if there is none."""
+        """The name of the newest checkpoint's folder; empty if there is none."""
         return self.committed[-1].name if self.committed else ""
 
     def publish(self, record: Committed) -> checkpoint_module.Checkpoint:
-        """Return the handle on a checkpoint that holds when the run is over."""
+        """Return the handle on a checkpoint that stays valid after the run."""
         return record.checkpoint if self._replica is None else self._replica.get_handle(record.name)
 
     def _find_committed(self) -> list[Committed]:
@@ -91,28 +91,28 @@ class CheckpointManager:
         for one in listed:
             committed = _read_committed(one) if one.damage is None else None
             if committed is None:
-                if not storage.is_own(one.name, one.manifest):  # the user's copy, who may have changed it
+                if not storage.is_own(one.name, one.manifest):  # a copy by the user, perhaps with changes
                     continue
                 self._note_damage(one.name, one.shown, one.damage or "its manifest is none of a run's checkpoint")
             else:
                 found.append(committed)
         newest = max((record.number for record in found if record.is_own), default=-1)
-        # A copy that the user has made counts if there is nothing newer to go on from: then it was renamed.
+        # A user's copy counts only if it is newer than all own checkpoints: then the user has renamed the original.
         return sorted(
             (record for record in found if record.is_own or record.number > newest), key=lambda record: record.number
         )
 
     def is_up_to(self, number: int) -> bool:
-        """Tell whether the newest one has at least this number."""
+        """Return whether the newest checkpoint has at least this number."""
         return bool(self.committed) and self.committed[-1].number >= number
 
     @property
     def latest_positions(self) -> reports.Positions:
-        """Where the loaders were when the newest one was reported."""
+        """The loaders' positions at the report of the newest checkpoint."""
         return self.committed[-1].positions if self.committed else {}
 
     def commit(self, row: Sequence[reports.Report], metrics: reports.Metrics) -> checkpoint_module.Checkpoint:
-        """Commit the parts that the ranks gave with one report, of which there is at least one."""
+        """Commit the ranks' parts of one report. At least one rank has given a part."""
         asked = next((report.validation for report in row if report.validation), False)
         task = self._validation.merge(asked) if asked and self._validation is not None else None
         status = (
@@ -178,7 +178,7 @@ class CheckpointManager:
         return checkpoint_module.Checkpoint(self._storage.path / name)
 
     def _check_free(self, name: str) -> None:
-        """Raise if a checkpoint has the name whose files are in a store, and not here, where it would be seen."""
+        """Raise if a checkpoint in the store has the name. (`storage.commit` sees only names on this machine.)"""
         if self._replica is not None and any(record.name == name for record in self.committed):
             raise FileExistsError(
                 f"The checkpoint {self._replica.place.join(name).shown!r} exists already. Give each report() another "
@@ -186,8 +186,9 @@ class CheckpointManager:
             )
 
     def pass_over_damaged(self) -> None:
-        """Look whether the newest checkpoint is still what was committed; if not, warn, and go back to the one
-        before, and so on. What is in a store is brought."""
+        """Drop the newest checkpoints that are damaged, with a warning for each, until one is whole.
+
+        In a store, this downloads the files of the whole one."""
         while self.committed:
             record = self.committed[-1]
             damage = self._find_damage(record)
@@ -197,8 +198,9 @@ class CheckpointManager:
             self.committed.pop()
 
     def bring_newest(self) -> None:
-        """Have the files of the newest checkpoint that is whole in the run's folder on this machine, when a run goes on
-        that is kept in a store; what is locally found at once, damage in the files, is found only now."""
+        """Download the newest whole checkpoint of a run in a store to the run's folder on this machine.
+
+        Only this finds damage in the files; for a run on this machine, listing the checkpoints finds it."""
         self.pass_over_damaged()
         self.next_number = self.committed[-1].number + 1 if self.committed else 0
 
@@ -224,7 +226,7 @@ class CheckpointManager:
         )
 
     def _clear_name(self, name: str) -> None:
-        """Move a damaged checkpoint aside, if it has a name that is needed."""
+        """Move a damaged checkpoint aside if its name is needed."""
         if name not in self._damaged:
             return
         folder = self._storage.path / name
@@ -240,7 +242,7 @@ class CheckpointManager:
     ) -> None:
         """Note how the validation of a checkpoint ended, in memory and in its manifest."""
         place = next((place for place, record in enumerate(self.committed) if record.number == number), None)
-        if place is None:  # it was damaged meanwhile
+        if place is None:  # the checkpoint was damaged, and dropped meanwhile
             return
         record = self.committed[place]
         record.metrics.update(metrics or {})  # in place: the history and the result hold the same dict
@@ -267,8 +269,9 @@ class CheckpointManager:
         ]
 
     def list_unvalidated(self) -> list[Committed]:
-        """Return the checkpoints whose validation is still to end, oldest first: none if the run does not validate, as
-        where an earlier run of its name did."""
+        """Return the checkpoints with an unfinished validation, oldest first.
+
+        There are none if this run does not validate, even if an earlier run of the name did."""
         return [record for record in self.committed if self._is_unvalidated(record)]
 
     def _is_unvalidated(self, record: Committed) -> bool:
@@ -280,7 +283,7 @@ class CheckpointManager:
         if key is None:
             return None
         score = plain.get_metric(metrics, key)
-        if score is None and not is_final:  # its validation may find it
+        if score is None and not is_final:  # the validation may bring the score
             return None
         if isinstance(score, bool) or not isinstance(score, int | float):
             raise ValueError(
@@ -315,8 +318,9 @@ class CheckpointManager:
                     self._replica.remove(record.name)
 
     def _drop_copies(self) -> None:
-        """Remove what is in the store too, but for the newest two, which ranks may read: a disk for temporary files
-        need not hold a whole run."""
+        """Remove local files that the store has, so that the disk for temporary files need not hold a whole run.
+
+        The newest two checkpoints stay, because ranks may read them."""
         for record in self.committed[:-2] if self._replica is not None else ():
             if record.checkpoint.place is None and not self._is_unvalidated(record):
                 self._replace(record, checkpoint=self.publish(record))
@@ -324,7 +328,7 @@ class CheckpointManager:
 
 
 def _choose_positions(row: Sequence[reports.Report]) -> reports.Positions:
-    """Return the first rank's positions; warn if another rank is elsewhere."""
+    """Return the positions of the first rank that has some; warn if another rank's differ."""
     given = [(rank, report.positions) for rank, report in enumerate(row) if report.positions]
     if not given:
         return {}
@@ -344,21 +348,21 @@ def _choose_positions(row: Sequence[reports.Report]) -> reports.Positions:
 
 
 def sort_by_metric(committed: Sequence[Committed], key: str | None, order: str) -> list[Committed]:
-    """Return checkpoints, which are given oldest first, best first; see `scores.sort_best_first`."""
+    """Return checkpoints best first, given oldest first; see `scores.sort_best_first`."""
     return [committed[place] for place in scores.sort_best_first([one.metrics for one in committed], key, order)]
 
 
 def _describe(
     status: reported.ReportedCheckpointStatus, task: validation.ValidationTaskConfig | None
 ) -> dict[str, object] | None:
-    """Return what the manifest says of a checkpoint's validation."""
+    """Return the manifest's entry for a checkpoint's validation."""
     if task is None:
         return None
     return {"status": status.value, "fn_kwargs": task.fn_kwargs, "timeout_s": task.timeout_s}
 
 
 def _read_committed(one: kept.Kept) -> Committed | None:
-    """Return what is known of a whole checkpoint; None if its manifest does not say that."""
+    """Return the record of a whole checkpoint; None if its manifest is not that of a run's checkpoint."""
     number, metrics = one.manifest.get("number"), one.manifest.get("metrics")
     positions = one.manifest.get("positions", {})  # earlier versions wrote none
     dicts = [metrics, positions, *positions.values()] if isinstance(positions, dict) else [positions]

@@ -1,4 +1,4 @@
-"""Sends committed checkpoints to nodes that do not share the run's folder: the driver's side of `checkpoints.cache`."""
+"""The transfer of committed checkpoints to nodes without the run's folder: the driver's side of `checkpoints.cache`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class _Delivery:
         self.folder = folder
         self.is_there = False
         self.waiting: list[tuple[int, cache.Request]] = []
-        """Ranks of the node that have asked for it, and were not answered; the first one receives it."""
+        """Requests of the node's ranks that have no answer yet. The first of these ranks receives the files."""
         self._chunks_left = chunks_left
 
     @property
     def target(self) -> str:
-        """Where the copy is, or will be."""
+        """The path of the copy on the node."""
         return str(Path(self.folder, Path(self.origin).name))
 
     def read(self) -> file_chunks.FileChunk | Exception | None:
-        """Return the next chunk, or None after the last; or why it cannot be read."""
+        """Return the next chunk, or None after the last, or the error of reading it."""
         try:
             return next(self._chunks_left, None)
         except OSError as error:
@@ -37,7 +37,7 @@ class _Delivery:
 
 @final
 class CheckpointSender:
-    """Sends each checkpoint that ranks of an attempt ask for, once to a node."""
+    """The sender of the checkpoints that an attempt's ranks request. It sends each to a node once."""
 
     def __init__(self, attempt: attempt_module.Attempt, loop: wait_loop.WaitLoop) -> None:
         self._attempt = attempt
@@ -47,7 +47,7 @@ class CheckpointSender:
         self._deliveries: dict[tuple[str, str, str], _Delivery] = {}
 
     def take(self, rank: int, request: cache.Request) -> None:
-        """See to it that a rank gets the path of a copy on its node."""
+        """Send a rank the path of a copy on its node, after sending the copy if need be."""
         folder = self._group.claim_folder(rank)
         key = (request.origin, folder, self._group.places[rank].node_id)
         delivery = self._deliveries.get(key)
@@ -61,7 +61,7 @@ class CheckpointSender:
             delivery.waiting.append((rank, request))
 
     def _pack(self, origin: str) -> Iterator[file_chunks.FileChunk]:
-        """Give the files of a committed checkpoint, with what its manifest says of them."""
+        """Yield the files of a committed checkpoint in chunks, with their records from its manifest."""
         path = Path(origin)
         manifest = storage.get_optional_manifest(path) if path.parent == self._storage.path else None
         if manifest is None:
@@ -77,8 +77,7 @@ class CheckpointSender:
         yield from file_chunks.pack(origin, folders, [*names, storage.MANIFEST_NAME], records)
 
     def _send(self, delivery: _Delivery, chunk: file_chunks.FileChunk | Exception | None) -> None:
-        """Send a chunk, and read the next one while it is under way. At an error, or when there is none, end the
-        delivery."""
+        """Send a chunk, and read the next chunk meanwhile. End the delivery after the last chunk or at an error."""
         if isinstance(chunk, file_chunks.FileChunk):
             rank, request = delivery.waiting[0]
             ref = self._group.actors[rank].receive.remote(request, delivery.folder, chunk)
@@ -92,11 +91,9 @@ class CheckpointSender:
             self._fail(delivery, chunk)
 
     def _fail(self, delivery: _Delivery, error: Exception) -> None:
-        """End a delivery that has failed.
+        """End a failed delivery. The receiving rank gets the error; each other request gets a delivery of its own.
 
-        The rank that received it has the error; each other one gets a try of its own.
-
-        The first of them may be the same rank, which had the error before we did, and has asked again.
+        The first of the others may be the same rank: it had the error before the driver, and has asked again.
         """
         self._deliveries = {key: other for key, other in self._deliveries.items() if other is not delivery}
         (rank, request), *others = delivery.waiting

@@ -1,4 +1,4 @@
-"""Takes a run from its start to its end: starts the group, follows it, starts it again after a failure."""
+"""The controller of a run: it starts the group of ranks, follows it, and starts it again after a failure."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ LASTING = (
     exceptions.LocalEngineDiedError,
     exceptions.SessionClosedError,
 )
-"""What another try to start the group would only meet again."""
+"""Errors that another try to start the group would only meet again."""
 
 _NAMES = {"value[1][0]": "train_loop_config", "value[0]": "the training function"}
 
 
 @final
 class Controller:
-    """Runs the training function in a gang of processes."""
+    """The driver's part that runs the training function in a group of processes."""
 
     def __init__(self, run: training_run.Run) -> None:
         self._run = run
@@ -45,13 +45,13 @@ class Controller:
         self._is_ending = False
 
     def train(self) -> Any:
-        """Return what the training function returned in rank 0, when what was saved is validated too."""
+        """Return the training function's value in rank 0, after all validations have ended."""
         if self._validations is None:
             return self._train()
         try:
             returned = self._train()
             self._validations.finish()
-        except user_callback.Enough:  # the result has what validations find, too
+        except user_callback.Enough:  # the result of an ended run includes the validations' metrics
             self._validations.finish()
             raise
         finally:
@@ -85,7 +85,7 @@ class Controller:
                         raise
                     raise told from (
                         failure if told is error else error
-                    )  # there may be too few nodes left because of it
+                    )  # the failure may be why too few nodes are left
             self._attempts += 1
 
     def _tell_callbacks(self, error: errors.WorkerGroupError) -> None:
@@ -121,7 +121,7 @@ class Controller:
             group.shutdown()
 
     def _follow(self, attempt: attempt_module.Attempt) -> object:
-        """Have the ranks begin, and follow them, with SIGTERM as a notice: not later than they, who may be quick."""
+        """Start the training function in the ranks, and follow them; SIGTERM is a notice meanwhile."""
 
         def tell_ranks() -> None:
             attempt.preemption.note_driver()
@@ -129,6 +129,7 @@ class Controller:
                 handle.notify.remote(is_drivers=True)
 
         try:
+            # Before the ranks begin: a quick rank may report, and a SIGTERM then must be a notice already.
             with preemption_signals.passed_on(tell_ranks, attempt.preemption.most_seconds):
                 runs = [attempt.begin(rank) for rank in range(len(attempt.group))]
                 return attempt_monitor.AttemptMonitor(attempt, runs).follow()

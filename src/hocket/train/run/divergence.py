@@ -1,5 +1,4 @@
-"""The driver's side of the net (`hocket.train.rank.equality`): compares what the ranks have, and names the first
-difference."""
+"""The driver's side of the divergence check (`hocket.train.rank.equality`): it compares the ranks' digests."""
 
 from __future__ import annotations
 
@@ -17,20 +16,20 @@ from hocket.train.rank import equality
 _log = logging.getLogger("hocket.train")
 
 MOST_OPEN: Final = 256
-"""How many moments are kept that not all ranks have come to. A guess: ranks that train together are a few apart."""
+"""The most moments to keep that not all ranks have reached. A guess: ranks that train together are a few apart."""
 
 ROUNDING: Final = 1e-6
-"""Up to which relative difference of all sampled values it is taken for the rounding of unlike processors, or of other
-numbers of threads. A guess: some units in the last place of float32."""
+"""The largest relative difference of sampled values that counts as rounding, by unlike processors or other numbers of
+threads. A guess: some units in the last place of float32."""
 
 MOST_NAMED: Final = 3
-"""How many more tensors a message names."""
+"""The number of tensors that a message names after the first."""
 
 _PLACES: Final = {"step": "after step {number}", "end": "at the end of the training function"}
 
 
 class _Seen(NamedTuple):
-    """A look of a rank."""
+    """One look of a rank: its tensors' digests and samples at one moment."""
 
     keys: tuple[equality.Key, ...]
     digests: npt.NDArray[np.uint32]
@@ -39,26 +38,26 @@ class _Seen(NamedTuple):
 
 
 class _Difference(NamedTuple):
-    """A tensor that ranks have different values of."""
+    """A tensor with different values in some ranks."""
 
     key: equality.Key
     ranks: tuple[int, int]
-    """A rank, and the first that has something else."""
+    """A rank with the usual values, and the first rank with others."""
     others: tuple[int, ...]
-    """All ranks that have something else."""
+    """All ranks with other values."""
     size: float | None
-    """By how much sampled values differ; None if one rank lacks the tensor."""
+    """The largest difference of sampled values; None if a rank lacks the tensor."""
     relative: float
-    """The same, beside the values."""
+    """The largest difference relative to the largest value."""
 
 
 @final
 class DivergenceWatch:
-    """Compares the ranks of one attempt. Used by one thread at a time.
+    """The comparison of the ranks of one attempt. Used by one thread at a time.
 
     Args:
-        config: What is done about a difference.
-        world_size: How many ranks look.
+        config: The reaction to a difference.
+        world_size: The number of ranks that send looks.
     """
 
     def __init__(self, config: configs.DivergenceConfig, world_size: int) -> None:
@@ -71,10 +70,10 @@ class DivergenceWatch:
         self._rows: dict[int, tuple[int, ...]] = {}
 
     def take(self, rank: int, look: equality.Item) -> None:
-        """Take a rank's look, or its first rows; compare, if all ranks have looked.
+        """Take a rank's look, or the digests of its first rows. Compare when all ranks have sent theirs.
 
         Raises:
-            RanksDivergedError: Ranks differ that should not, and this is not to be a warning.
+            RanksDivergedError: Ranks differ that should be equal, and the configuration wants an error.
         """
         if isinstance(look, equality.Rows):
             self._take_rows(rank, look)
@@ -93,7 +92,7 @@ class DivergenceWatch:
     def _take_rows(self, rank: int, rows: equality.Rows) -> None:
         self._rows[rank] = rows.digests
         is_same = self._rows.keys() >= self._looking and len({*self._rows.values()}) == 1
-        if len(self._rows) > 1 and is_same and len({*rows.digests}) > 1:  # and not one batch again and again
+        if len(self._rows) > 1 and is_same and len({*rows.digests}) > 1:  # not one batch repeated
             _log.warning(
                 "All %d ranks compute with the same rows: the first %d batches of each are equal, so that ranks repeat "
                 "each other's work. Write loader = prepare_data_loader(loader), or get_dataset_shard(), which give "
@@ -103,7 +102,7 @@ class DivergenceWatch:
             )
 
     def end(self, rank: int) -> None:
-        """Note that a rank looks no more: nothing waits for it.
+        """Note that a rank sends no more looks, so that no comparison waits for it.
 
         Raises:
             RanksDivergedError: See `take`.
@@ -174,7 +173,7 @@ def _is_same(one: _Seen, other: _Seen) -> bool:
 
 
 def _find_differences(looks: Mapping[int, _Seen]) -> list[_Difference]:
-    """Return the tensors that ranks have different values of, in the order of the first rank that has them."""
+    """Return the tensors that differ between ranks, in the order of the first rank that has them."""
     tables = {rank: {key: row for row, key in enumerate(seen.keys)} for rank, seen in looks.items()}
     found = []
     for key in dict.fromkeys(key for seen in looks.values() for key in seen.keys):
@@ -194,7 +193,7 @@ def _find_differences(looks: Mapping[int, _Seen]) -> list[_Difference]:
 
 
 def _measure(own: npt.NDArray[np.float64], theirs: list[Any]) -> tuple[float, float]:
-    """Return how far values are from others at most, and that beside the largest of them."""
+    """Return the largest distance between a rank's values and others', absolute and relative to the largest value."""
     apart = np.nan_to_num(np.abs(np.stack(theirs) - own), nan=np.inf)
     apart[(np.stack(theirs) == own) | (np.isnan(np.stack(theirs)) & np.isnan(own))] = 0
     size = float(apart.max())

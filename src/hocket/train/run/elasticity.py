@@ -1,4 +1,4 @@
-"""When an elastic group is started again with more ranks."""
+"""The policy that starts an elastic group again with more ranks."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from hocket.train.run import worker_group
 
 
 class Commits(Protocol):
-    """Knows of commits."""
+    """A counter of commits."""
 
     @property
     def commit_count(self) -> int:
-        """How many there have been."""
+        """The number of commits until now."""
 
 
 class ResizeWanted(Exception):  # noqa: N818 (no error, but a way out)
-    """The group can be larger, and now is a good moment to start it again."""
+    """The group can grow, and now is a good moment to start it again."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -27,17 +27,17 @@ class ResizeWanted(Exception):  # noqa: N818 (no error, but a way out)
 
 @final
 class ElasticityPolicy:
-    """Looks now and then whether an elastic group can be larger.
+    """The policy that checks at intervals whether an elastic group can grow.
 
-    A restart goes back to the last commit, so it is put off to the next.
+    A restart goes back to the last commit, so the policy puts it off to the next commit.
 
     Args:
-        scaling: How many ranks there may be.
-        size: How many there are.
-        book: Knows of commits.
+        scaling: The allowed numbers of ranks.
+        size: The present number of ranks.
+        book: The counter of commits.
         now: The clock's seconds.
-        count_fitting: Returns how many more there is room for.
-        unusable: How many of those there is no room for after all; see `worker_group.WorkerGroup.unusable`.
+        count_fitting: Returns the number of further ranks that free resources suffice for.
+        unusable: How many of these ranks still cannot be placed; see `worker_group.WorkerGroup.unusable`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ElasticityPolicy:
         self._is_on = size < scaling.max_workers
         self._due = now + self._interval
         self._wanted_since: int | None = None
-        """How many commits there were when it was found that it can be larger."""
+        """The number of commits when the policy found that the group can grow; None if it cannot."""
 
     @property
     def due(self) -> float | None:
@@ -64,7 +64,11 @@ class ElasticityPolicy:
         return self._due if self._is_on else None
 
     def look(self, now: float) -> None:
-        """Look if it is time."""
+        """Check, if it is time.
+
+        Raises:
+            ResizeWanted: The group can grow, and a commit or an interval has passed since that was found.
+        """
         if not self._is_on:
             return
         has_committed = self._wanted_since is not None and self._book.commit_count > self._wanted_since

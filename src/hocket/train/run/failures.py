@@ -1,8 +1,8 @@
-"""Finds out which rank failed first, and says so.
+"""The search for the rank that failed first, and the message about it.
 
-When a process dies, its peers' connections to it break at the same moment, and their errors may arrive before the death
-does. So after an error of the training function the driver asks the other ranks whether they live; one that does not is
-the cause.
+When a process dies, its peers' connections to it break at the same moment, and their errors may reach the driver before
+news of the death. So after an error of the training function the driver pings the other ranks. A dead rank is the
+cause.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from hocket.train import errors
 from hocket.train.rank import rank_placement
 
 DEATHS = (exceptions.ActorDiedError, exceptions.NodeDiedError)
-"""What a call on a rank raises that is gone."""
+"""Errors of a call on a rank that is dead."""
 
 PING_SECONDS = 1.0
-"""How long a living rank may take to say so; milliseconds, unless it holds the GIL. A dead one is known without
-waiting."""
+"""Seconds that a living rank may take to answer a ping: milliseconds, unless it holds the GIL. A dead rank is known
+without waiting."""
 
 NODE_SECONDS = 30.0
-"""How much longer is waited for the first rank that has not answered, if there are several nodes and no death is known.
-Ray finds a dead node after some 15 seconds, by itself; this is a guess that leaves room for it."""
+"""Seconds of further waiting for the first silent rank, if there are several nodes and no death is known. Ray itself
+finds a dead node after some 15 seconds; this guess leaves room for that."""
 
 AGAIN_SECONDS = 0.1
-"""How long after it could not be reached a rank is asked again."""
+"""Seconds until an unreachable rank is pinged again."""
 
 
 def explain(
@@ -42,11 +42,11 @@ def explain(
     """Return the error of the group, after a call on a rank failed with `error`.
 
     Args:
-        rank: Whose call it was.
-        error: What it raised.
-        actors: The ranks.
-        ranks_places: Where they are; empty if that is not known yet.
-        titles: What each is, if they are not alike.
+        rank: The rank of the failed call.
+        error: The call's error.
+        actors: The actors of all ranks.
+        ranks_places: The places of all ranks; empty if they are not known yet.
+        titles: The role of each rank, if the ranks are not alike.
     """
     if isinstance(error, errors.WorkerGroupError):
         return error
@@ -61,12 +61,12 @@ def explain(
 
 
 def is_death(error: Exception) -> bool:
-    """Tell whether a rank is gone, and has not only raised what it got from another actor that is gone."""
+    """Return whether an error shows a rank's own death, and not an error that the rank got from another dead actor."""
     return isinstance(error, DEATHS) and not isinstance(error, exceptions.TaskError)
 
 
 def _ask_again(handle: actor.ActorHandle, error: Exception) -> Exception:
-    """Return the death of a rank that cannot be reached, once it is known; this error, if it is not in time."""
+    """Return the death of an unreachable rank; the given error, if no death is known in time."""
     deadline = time.monotonic() + NODE_SECONDS
     while (left := deadline - time.monotonic()) > 0:
         try:
@@ -94,18 +94,18 @@ def _find_dead(asking: int, actors: Sequence[actor.ActorHandle], num_nodes: int)
 
 
 def _list_errors(answered: Sequence[contract.ObjectRef[object]]) -> dict[contract.ObjectRef[object], Exception]:
-    """Return which pings were answered by a death."""
+    """Return the pings that show a death, with its error."""
     dead: dict[contract.ObjectRef[object], Exception] = {}
     for ref in answered:
         try:
             api.get(ref)
-        except (*DEATHS, exceptions.ActorUnavailableError) as error:  # it is not built again, so it will not be back
+        except (*DEATHS, exceptions.ActorUnavailableError) as error:  # ranks are never restarted: it is gone
             dead[ref] = error
     return dead
 
 
 def _name_nodes(ranks_places: Sequence[rank_placement.RankPlacement]) -> dict[int, str]:
-    """Return what to say of each rank's node: nothing where there is one."""
+    """Return a description of each rank's node; nothing if there is only one node."""
     if len({place.node_id for place in ranks_places}) < 2:
         return {}
     nodes = {node["NodeID"]: node for node in api.nodes()}
@@ -120,12 +120,12 @@ def _name_node(node_id: str, node: dict[str, object] | None) -> str:
 
 
 def build_message(failed: dict[int, Exception], world_size: int, names: dict[int, str]) -> str:
-    """Return what to say of ranks that failed.
+    """Return the message about failed ranks.
 
     Args:
-        failed: The error of each, the cause first.
-        world_size: How many ranks there were.
-        names: What to say of each behind its number.
+        failed: The error of each failed rank, the cause first.
+        world_size: The number of all ranks.
+        names: The text behind each rank's number: its role and its node.
     """
     parts = [_describe(f"Rank {rank} of {world_size}{names[rank]}", error) for rank, error in failed.items()]
     return "\n\nAfter it, also:\n".join([parts[0], *parts[1:]])
@@ -140,17 +140,17 @@ def _describe(who: str, error: Exception) -> str:
     if isinstance(error, exceptions.NodeDiedError):
         return f"{who} died with its node: {error}"
     if isinstance(error, exceptions.ActorDiedError):
-        if error.death is None or not error.death.pid:  # it ended itself, or was ended: the error says which
+        if error.death is None or not error.death.pid:  # it left by itself or was killed: the error says which
             return f"{who} died: {str(error).partition(' is dead: ')[2] or error}"
         return f"{who} died: its process (pid {error.death.pid}) {error.death.describe()}"
-    if isinstance(error, exceptions.ActorUnavailableError):  # Ray's first word of a death; a rank is not built again
+    if isinstance(error, exceptions.ActorUnavailableError):  # Ray's first sign of a death; ranks are never restarted
         return f"{who} died, or cannot be reached: {error}"
     return f"{who} failed with {texts.describe(error)}"
 
 
 def _read_text(error: exceptions.TaskError) -> str:
-    """Return an exception's class and text, as the rank saw them: a class whose ``__init__`` makes its text of its
-    arguments makes another one of it when it is unpickled."""
+    """Return an exception's class and text, as the rank saw them."""
+    # A class with an ``__init__`` that builds the text from its arguments changes the text when it is unpickled.
     found = texts.describe(error.cause)
     if found in error.traceback_str:
         return found
@@ -160,7 +160,7 @@ def _read_text(error: exceptions.TaskError) -> str:
 
 
 def _drop_line(trace: str, text: str) -> str:
-    """Return a traceback without the text that it ends in, before notes: the text stands above it already."""
+    """Return a traceback without its last text (notes stay), because the message has that text above it."""
     trace = trace.removeprefix("Traceback (most recent call last):\n")
     at = trace.rfind(text)
     start = trace.rfind("\n", 0, at) + 1

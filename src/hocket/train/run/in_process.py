@@ -1,11 +1,11 @@
 """Training without workers: the training function runs in the caller's own process.
 
-For debugging (breakpoints work) and for tests. There is nothing to restart, so the failure policy does not apply, and
-what the training function raises comes out of `fit` as it is. Validations run here too, each as soon as its checkpoint
-is committed.
+This is for debugging (breakpoints work) and for tests. There is nothing to restart, so the failure policy does not
+apply: `fit` raises the training function's own error. Validations run here too, each as soon as its checkpoint is
+committed.
 
-One rank runs in the caller's thread. Several have a thread each and take turns (`hocket.collective.turns`), so that
-what they do is the same from run to run, and the weights are those of ranks that are processes.
+One rank runs in the caller's thread. Several ranks have a thread each and take turns (`hocket.collective.turns`). So a
+run can be repeated exactly, and its weights equal the weights from ranks that are processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hocket.train.run import divergence, question_resolver, training_run, valida
 
 
 def train(run: training_run.Run) -> Any:
-    """Run the training function in the ranks, one at least, and return what it returns in rank 0."""
+    """Run the training function in one or more ranks, and return its value in rank 0."""
     size = max(run.scaling.min_workers, 1)
     if ranks_roles := run.backend_config.list_roles(run.scaling):
         raise ValueError(
@@ -50,13 +50,13 @@ def train(run: training_run.Run) -> Any:
         try:
             run.backend_config.on_start(group)
             return group.run([functools.partial(ranks.call, rank) for rank in range(size)])[0]
-        finally:  # also after a failure: nobody is killed here who would take everything along
+        finally:  # also after a failure: no process is killed here that would take the backend's state along
             run.backend_config.on_shutdown(group)
             group.shutdown()
 
 
 def list_places(size: int) -> tuple[rank_placement.RankPlacement, ...]:
-    """Return where ranks of this process are. One rank alone needs no session, and has no node."""
+    """Return the places of ranks of this process. A single rank needs no session, and has no node."""
     node_id = api.get_runtime_context().get_node_id() if size > 1 else ""
     return rank_placement.assign([rank_placement.Introduction(node_id, os.getpid(), (), cache.find_temporary())] * size)
 
@@ -111,7 +111,7 @@ class _Ranks:
             try:
                 committed = self._run.book.add(rank, [report])
             except user_callback.Enough:
-                self._validate()  # the result has what validations find, too
+                self._validate()  # the result of an ended run includes the validations' metrics
                 raise
             for done in committed:
                 self._validate()
@@ -142,12 +142,12 @@ _LOCALS: Final = (
     turns.Local(random.getstate, random.setstate),
     turns.Local(lambda: np.random.get_state(legacy=False), np.random.set_state),  # noqa: NPY002 (whose users mean the global one)
 )
-"""What a Python process has once, and a rank for itself."""
+"""State that a Python process has once, but that each rank must have for itself."""
 
 
 @final
 class TurnGroup(worker_group.WorkerGroup):
-    """Ranks of this process, for backends that set up what they need in a `WorkerGroup`. `shutdown` must be called."""
+    """Ranks of this process, with the interface of a `WorkerGroup` for backends. `shutdown` must be called."""
 
     def __init__(
         self,
@@ -164,15 +164,15 @@ class TurnGroup(worker_group.WorkerGroup):
         return self._turns.size
 
     def run(self, bodies: Sequence[Callable[[], object]]) -> list[Any]:
-        """Call one function in each rank; return what they return."""
+        """Call a function of its own in each rank, and return their values by rank."""
         return self._turns.run(bodies)
 
     def execute(self, function: Callable[..., object], args_by_rank: Sequence[tuple[object, ...]]) -> list[Any]:
-        """Call a function in all ranks; return what it returns, by rank."""
+        """Call a function in all ranks, and return its values by rank."""
         return self.run([functools.partial(function, *args) for args in args_by_rank])
 
     def call(self, rank: int, function: Callable[..., object], *args: object) -> Any:
-        """Call a function in one rank; return what it returns."""
+        """Call a function in one rank, and return its value."""
         bodies: list[Callable[[], object]] = [object] * len(self)
         bodies[rank] = functools.partial(function, *args)
         return self.run(bodies)[rank]

@@ -1,8 +1,8 @@
-"""The ranks' own collectives on numpy arrays, for frameworks that bring no process group: the driver's side.
+"""The ranks' own collectives on numpy arrays, for frameworks without a process group: the driver's side.
 
-A framework's `BackendConfig` calls `arrange` when the ranks live, and `leave` when they are done; its adapter calls
-`hocket.train.rank.world.get_world` in a rank. The controller brings the ranks together, so nothing listens: the first
-rank of each machine makes the memory, the others open it below ``/proc``.
+A framework's `BackendConfig` calls `arrange` when the ranks live, and `leave` when they are done. Its adapter calls
+`hocket.train.rank.world.get_world` in a rank. No rank listens on a port, because the controller connects the ranks: the
+first rank of each machine makes the shared memory, and the others open it below ``/proc``.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from hocket.train.rank import world
 from hocket.train.run import backend, worker_group
 
 TIMEOUT_SECONDS = 1800.0
-"""How long an operation waits for a rank. torch's default."""
+"""Seconds that an operation waits for a rank. torch's default."""
 
 LOOPBACK = "127.0.0.1"
-"""Where ranks of one machine meet."""
+"""The address at which ranks of one machine meet."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class WorldConfig(backend.BackendConfig):
-    """Joins the ranks for `get_world`, and does nothing else.
+    """A setup that only joins the ranks for `get_world`.
 
-    For training functions that average numpy arrays themselves.
+    It is for training functions that average numpy arrays themselves.
 
     Raises:
         ValueError: `timeout_s` is not positive.
@@ -43,12 +43,12 @@ class WorldConfig(backend.BackendConfig):
         arrange(group, self.timeout_s)
 
     def on_shutdown(self, group: worker_group.WorkerGroup) -> None:
-        """Part them."""
+        """Part the ranks."""
         leave(group)
 
 
 def check_timeout(timeout_s: float) -> None:
-    """Refuse a time-out that is none."""
+    """Refuse a time-out that is not more than 0 seconds."""
     if not timeout_s > 0:
         raise ValueError(
             f"timeout_s must be more than 0 seconds, but received {timeout_s!r}. Leave it out for "
@@ -57,7 +57,7 @@ def check_timeout(timeout_s: float) -> None:
 
 
 def find_addresses(group: worker_group.WorkerGroup) -> list[str]:
-    """Return where each rank listens, if a library needs that: on loopback if all ranks are on one machine."""
+    """Return an address for each rank, for libraries that listen: loopback if all ranks are on one machine."""
     is_apart = len({place.node_id for place in group.places}) > 1
     return group.list_addresses() if is_apart else [LOOPBACK] * len(group)
 

@@ -1,9 +1,9 @@
-"""How long ranks may wait for another one through the driver: for its report, or in a meeting.
+"""Limits on the time that ranks wait for another rank through the driver: for its report, or in a meeting.
 
-Waits in a collective end by themselves (`hocket.collective`). These do not: a rank that is stopped, waits for a lock,
-or just takes long, is alive. So the driver says whom the others wait for and where that one is, and gives up in the
-end. The same goes for a framework whose own collectives wait for ranks that have ended, and for stopped processes of
-ranks on the driver's machine, also where no other rank waits for them.
+Waits in a collective end by themselves (`hocket.collective`). Waits through the driver do not, because a rank that is
+stopped, waits for a lock, or is slow is still alive. So the driver logs which rank the others wait for, with its stack,
+and gives up in the end. It does the same for frameworks with collectives that wait for ranks which have ended. It also
+does so for stopped processes of ranks on the driver's machine, even if no other rank waits for them.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ from hocket.train import errors
 from hocket.train.run import worker_group
 
 NOTICE_SECONDS = settings.read_seconds("HOCKET_TRAIN_COLLECTIVE_WARN_INTERVAL_S", 20)
-"""After how long it is first said whom ranks wait for; then each time that they have waited twice as long."""
+"""Seconds of waiting until the first warning. Each later warning comes after twice the time of the one before."""
 
 LIMIT_SECONDS = settings.read_seconds("HOCKET_TRAIN_COLLECTIVE_TIMEOUT_S", 1800)
-"""After how long the rank that they wait for counts as failed; 0 or less for never. Ray's default, and that of our
-collectives."""
+"""Seconds of waiting until the missing rank counts as failed; 0 or less for never. The default of Ray, and of
+`hocket.collective`."""
 
 ANSWER_SECONDS = 2.0
-"""How long a rank may take to say where it is: milliseconds, unless it is stopped or keeps the interpreter's lock. A
+"""Seconds that a rank may take to send its stack: milliseconds, unless it is stopped or keeps the interpreter's lock. A
 guess."""
 
 STATE_SECONDS = 1.0
-"""How often it is looked whether processes are stopped: a file is read for each."""
+"""Seconds between checks for stopped processes, because a check reads a file for each."""
 
 _log = logging.getLogger("hocket.train")
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Some ranks wait for others."""
+    """A wait of some ranks for others."""
 
     number: tuple[str, int]
-    """Which it is: the same as long as nobody that is waited for has come."""
+    """The wait's identity, the same until a missing rank comes."""
     call: str
-    """What those who wait have called."""
+    """The function in which the waiting ranks are."""
     waiting: tuple[int, ...]
-    """Those who have; nobody if it is the run that waits."""
+    """The waiting ranks; empty if only the run itself waits."""
     missing: tuple[int, ...]
     what: str
-    """What the missing ones have not done."""
+    """The state of the missing ranks, for messages: ``"has not called it"``."""
     has_ended: bool = False
-    """Whether they have returned and will never come. Then it is told where the first that waits is."""
+    """Whether the missing ranks have returned and never come. Messages then show the first waiting rank's stack."""
 
     @property
     def shown(self) -> int:
-        """The rank to look at."""
+        """The rank to describe in messages."""
         return self.waiting[0] if self.has_ended else self.missing[0]
 
 
 class StoppedRanks:
-    """Looks which ranks' processes are stopped, as by SIGSTOP. Sees those on the driver's machine.
+    """The ranks with stopped processes, as by SIGSTOP, on the driver's machine.
 
     Args:
         group: The ranks.
@@ -74,7 +74,7 @@ class StoppedRanks:
         self._found: tuple[int, ...] = ()
 
     def find(self) -> tuple[int, ...]:
-        """Return which are, as of a moment ago."""
+        """Return the stopped ranks, as of the last check."""
         now = time.monotonic()
         if now >= self._next:
             self._next = now + STATE_SECONDS
@@ -89,12 +89,12 @@ class StoppedRanks:
 
 
 class Patience:
-    """Watches the waits of one attempt. Used by one thread.
+    """The policy that watches the waits of one attempt. Used by one thread.
 
     Args:
         group: The ranks.
-        find: Returns who waits for whom by now; None if nobody does.
-        has_ended: Tells whether a rank's training function has.
+        find: Returns the present wait; None if no rank waits.
+        has_ended: Returns whether a rank's training function has ended.
     """
 
     def __init__(
@@ -115,11 +115,15 @@ class Patience:
 
     @property
     def stopped(self) -> tuple[int, ...]:
-        """Which ranks' processes are stopped, of those on the driver's machine."""
+        """The ranks with stopped processes, of those on the driver's machine."""
         return self._stopped.find()
 
     def look(self, now: float) -> None:
-        """Look who waits; say so if it is time."""
+        """Check which ranks wait; warn or give up if it is time.
+
+        Raises:
+            WorkerGroupError: Ranks have waited longer than the limit.
+        """
         before, self._wait = self._wait, self._find() or self._find_stopped()
         if self._wait is None:
             return
@@ -147,7 +151,7 @@ class Patience:
         raise errors.WorkerGroupError(message, {rank: errors.TrainingFailedError(message)})
 
     def _describe(self, rank: int) -> str:
-        """Return where a rank is, or that it does not say."""
+        """Return a rank's stack, or why it is not known."""
         pid = self._group.places[rank].introduction.pid
         if rank in self.stopped:
             return (

@@ -1,6 +1,6 @@
-"""Answers what the ranks of a group ask: the controller's side of `hocket.train.rank.questions`.
+"""Answers to the ranks' questions: the controller's side of `hocket.train.rank.questions`.
 
-A question is held until it can be answered. Nothing here waits.
+A question is held until it can be answered. Nothing here blocks.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from hocket.train.run import checkpoint_manager, preemption_policy, report_book
 
 
 class QuestionResolver:
-    """Takes the questions of one attempt. Used by one thread.
+    """The open questions of one attempt. Used by one thread.
 
     Args:
         manager: The run's checkpoints.
         book: The run's reports.
-        world_size: How many ranks there are.
-        obstacle: Why no validation can run as long as the ranks do; empty if it can.
-        preemption: Who was told to end; None where nobody is.
+        world_size: The number of ranks.
+        obstacle: Why no validation can run beside the ranks; empty if one can.
+        preemption: The policy that knows which ranks got SIGTERM; None where SIGTERM is no notice.
     """
 
     def __init__(
@@ -42,15 +42,15 @@ class QuestionResolver:
         self._met = 0
 
     def take(self, rank: int, question: questions.Question) -> None:
-        """Take a question; `settle` answers it."""
+        """Take a question, which `settle` answers."""
         self._held.append((rank, question))
 
     def end(self, rank: int) -> None:
-        """Note that a rank's training function has ended: it will come to no meeting."""
+        """Note that a rank's training function has ended: the rank will come to no meeting."""
         self._ended.add(rank)
 
     def settle(self) -> list[tuple[int, questions.Answer]]:
-        """Return the answers that can be given by now, each with the rank that asked."""
+        """Return the answers that are known by now, each with its rank."""
         if not self._held:
             return []
         answers = self._settle_meeting()
@@ -62,14 +62,14 @@ class QuestionResolver:
         return answers
 
     def find_meeting(self) -> tuple[str, int, list[int]] | None:
-        """Return in which call ranks wait for each other, its number, and which are there; None if none waits."""
+        """Return the call in which ranks wait for each other, its number, and the waiting ranks; None if none waits."""
         here = self._list_present()
         if not here:
             return None
         return here[min(here)][1].call, self._met, sorted(here)
 
     def list_readers(self) -> list[int]:
-        """Return the ranks that wait for a list with a report whose row is not complete."""
+        """Return the ranks that wait in `get_all_reported_checkpoints` for a report that other ranks have not made."""
         return [
             rank
             for rank, question in self._held
@@ -92,7 +92,11 @@ class QuestionResolver:
         return False
 
     def _settle_meeting(self) -> list[tuple[int, questions.Answer]]:
-        """Answer the ranks that wait for each other, if they are all there and have called the same."""
+        """Answer the ranks in a meeting if all have come.
+
+        Raises:
+            TrainingFailedError: They called different functions, or a missing rank can never come.
+        """
         here = self._list_present()
         if not here:
             return []
@@ -124,7 +128,7 @@ class QuestionResolver:
         return [(rank, questions.Answer(question.number, data)) for rank, (question, _) in here.items()]
 
     def _list_present(self) -> dict[int, tuple[questions.Question, questions.Meeting]]:
-        """Return the first meeting of each rank that is in one."""
+        """Return the first open meeting of each rank that waits in a meeting."""
         here: dict[int, tuple[questions.Question, questions.Meeting]] = {}
         for rank, question in self._held:
             if isinstance(question.about, questions.Meeting) and rank not in here:
@@ -132,14 +136,14 @@ class QuestionResolver:
         return here
 
     def _describe_preemption(self) -> bytes:
-        """Return the answer for all ranks, so that they agree."""
+        """Return one answer for all ranks, so that they agree."""
         if self._preemption is None:
             return pickle.dumps(None)
         self._preemption.is_asked = True
         return pickle.dumps(self._preemption.info)
 
     def _check_reports(self, report_counts: dict[int, int], call: str) -> None:
-        """Raise if one rank waits in a meeting, and another for the commit of a report that the first has not made."""
+        """Raise if a rank waits in a meeting while another waits for the commit of a report that the first lacks."""
         for rank, count in report_counts.items():
             waiting, where = self._book.find_waiting(count), "report"
             if waiting is None:
@@ -151,7 +155,7 @@ class QuestionResolver:
                 )
 
     def _find_listing(self, report_count: int) -> int | None:
-        """Return a rank that waits for a list with a report which a rank that has made so many reports has not made."""
+        """Return a rank that waits in `get_all_reported_checkpoints` for more than this number of reports."""
         behind = max(report_count, self._book.row_count)
         for rank, question in self._held:
             if isinstance(question.about, questions.ListCheckpoints) and question.report_count > behind:

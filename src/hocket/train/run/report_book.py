@@ -1,4 +1,4 @@
-"""Puts the reports of the ranks together: the n-th of each rank make row n."""
+"""The book of the ranks' reports: the n-th reports of all ranks together are row n."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ class ReportBook:
         run_log: log.RunLog,
     ) -> None:
         self.run_context = run_context
-        """As it is now: an elastic group has another size in the next attempt."""
+        """The present facts; an elastic group may have another size in the next attempt."""
         self._manager = manager
         self._callbacks = user_callbacks
         self.log = run_log
         self.history: list[reports.Metrics] = []
         """Rank 0's metrics of each complete row."""
         self.row_count = 0
-        """How many rows of the attempt are complete, and what was saved with them is committed."""
+        """The number of the attempt's complete rows, with their checkpoints committed."""
         self._commits: list[tuple[int, int]] = []
-        """The number of each checkpoint of the run that was committed here, and how many reports there were then."""
+        """For each checkpoint that was committed here, its number and the number of reports then."""
         self.commit_count = 0
-        """How often something was committed."""
+        """The number of commits."""
         self._pending: list[deque[reports.Report]] = []
         self._counts: list[int] = []
         self._waiting: list[int] = []
         self._ended: set[int] = set()
 
     def begin_attempt(self, world_size: int) -> None:
-        """Forget what ranks reported after the last commit: it will be reported again."""
+        """Forget the reports after the last commit, because the ranks will make them again."""
         while self._commits and not self._manager.is_up_to(self._commits[-1][0]):
-            self._commits.pop()  # it was damaged
+            self._commits.pop()  # the checkpoint was damaged, and dropped
         del self.history[self._commits[-1][1] if self._commits else 0 :]
         self.run_context = dataclasses.replace(self.run_context, num_workers=world_size, report_count=len(self.history))
         self._pending = [deque() for _ in range(world_size)]
@@ -64,7 +64,7 @@ class ReportBook:
         self.log.begin_attempt(world_size, len(self.history))
 
     def add(self, rank: int, batch: Sequence[reports.Report], *, has_ended: bool = False) -> list[Acknowledgement]:
-        """Take reports of a rank; return what was committed by them."""
+        """Take reports of a rank, and return an acknowledgement for each checkpoint that they completed."""
         self._pending[rank].extend(batch)
         self._counts[rank] += len(batch)
         self._waiting[rank] = next((report.index for report in reversed(batch) if report.waits), self._waiting[rank])
@@ -86,7 +86,7 @@ class ReportBook:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many reports each rank of the attempt has made."""
+        """The number of reports of each rank in the attempt."""
         return tuple(self._counts)
 
     @property
@@ -95,8 +95,7 @@ class ReportBook:
         return self._manager.latest is not None
 
     def find_waiting(self, report_count: int) -> int | None:
-        """Return a rank that waits for the commit of a report which a rank that has made so many reports has not
-        made; None if none does."""
+        """Return a rank that waits for the commit of a report beyond this number of reports; None if none does."""
         behind = max(report_count, self.row_count)
         return next((rank for rank, index in enumerate(self._waiting) if index >= behind), None)
 
@@ -105,12 +104,12 @@ class ReportBook:
         return [rank for rank, index in enumerate(self._waiting) if index >= self.row_count]
 
     def list_missing(self) -> list[int]:
-        """Return the ranks whose report of the next row is not here."""
+        """Return the ranks that lack a report for the next row."""
         return [rank for rank, pending in enumerate(self._pending) if not pending]
 
     def _complete(self, row: list[reports.Report]) -> Acknowledgement | None:
         metrics = [report.read_metrics() for report in row]
-        kept = dict(metrics[0])  # a validation adds to them, and callbacks may do what they like to theirs
+        kept = dict(metrics[0])  # a copy: validations add to it, and callbacks may change theirs
         self.history.append(kept)
         self.run_context = dataclasses.replace(self.run_context, report_count=len(self.history))
         committed = None

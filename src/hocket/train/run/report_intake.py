@@ -1,4 +1,4 @@
-"""Takes what ranks report, in each rank's order: a report whose files are under way holds back those after it."""
+"""The intake of the ranks' reports, in each rank's order: a report that waits for files holds back later reports."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from hocket.train.run import attempt as attempt_module
 
 
 class _Queue:
-    """A rank's report that the book has not taken yet."""
+    """A rank's reports that the book has not taken yet."""
 
     def __init__(self) -> None:
         self.reports: deque[reports.Report] = deque()
         self.has_ended = False
         self.unpacker: file_chunks.Unpacker | None = None
-        """Takes the files of the first report, if they are under way."""
+        """The receiver of the first report's files, if they are under way."""
 
 
 @final
 class ReportIntake:
-    """Hands the reports of an attempt to the book, and fetches the files of ranks that do not share the run's
-    folder."""
+    """The intake of one attempt. It fills the book, and fetches the files of ranks without the run's folder."""
 
     def __init__(self, attempt: attempt_module.Attempt, loop: wait_loop.WaitLoop) -> None:
         self._attempt = attempt
@@ -37,7 +36,7 @@ class ReportIntake:
         self._queues = [_Queue() for _ in range(len(attempt.group))]
 
     def take(self, rank: int, batch: Sequence[reports.Report], *, has_ended: bool) -> None:
-        """Take the next reports of a rank, and whether they were the last."""
+        """Take the next reports of a rank; `has_ended` says that they were its last."""
         line = self._queues[rank]
         line.has_ended = has_ended
         line.reports.extend(batch)
@@ -45,17 +44,17 @@ class ReportIntake:
             self._enter(rank)
 
     def is_held_back(self, rank: int) -> bool:
-        """Tell whether a report of a rank has come that the book has not: its files are under way."""
+        """Return whether a report of a rank has come but is not in the book, because its files are under way."""
         return bool(self._queues[rank].reports)
 
     def close(self) -> None:
-        """Close the files that are open."""
+        """Close all open files."""
         for line in self._queues:
             if line.unpacker is not None:
                 line.unpacker.close()
 
     def _enter(self, rank: int) -> None:
-        """Give the book what the rank has reported, up to the first report whose files must be fetched."""
+        """Pass the rank's reports to the book, up to the first report with files to fetch."""
         line = self._queues[rank]
         ready: list[reports.Report] = []
         while line.reports and not isinstance(line.reports[0].staged, storage.Offered):
@@ -87,7 +86,7 @@ class ReportIntake:
                 return
             staged = line.unpacker.finish()
         except errors.TransferError as error:
-            raise group.explain(rank, error) from None  # which has it, and says it
+            raise group.explain(rank, error) from None  # the group's error includes this one
         line.unpacker = None
         line.reports[0] = dataclasses.replace(line.reports[0], staged=staged)
         self._enter(rank)

@@ -1,4 +1,4 @@
-"""Runners of the ranks of a run: this process, a gang of processes, or another room's way."""
+"""Runners of a run's ranks: this process, a group of processes, or the runner of another package."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Runner:
     """One way to run ranks."""
 
     prepare: Callable[[Callable[..., Any], backend.BackendConfig, configs.ScalingConfig], None]
-    """Called before anything is begun, with the training function and how it shall run: raises if it cannot."""
+    """Called before anything starts, with the training function and its settings; raises if it cannot run."""
     train: Callable[[training_run.Run], Any]
-    """Runs the ranks; returns what the training function returns in rank 0."""
+    """Runs the ranks, and returns the training function's value in rank 0."""
     stays_here: bool
-    """Whether blocks of datasets which this process holds need not go to the engine."""
+    """Whether the ranks run in this process, so that its blocks of datasets need not go to the engine."""
 
 
 def choose(scaling: configs.ScalingConfig) -> Runner:
-    """Return who runs the ranks in a session: this process, if there are none or the engine has no others."""
+    """Return the runner for a session: this process, if there are no workers or the engine has no other processes."""
     runs_here = scaling.min_workers == 0 or "processes" in session.get_engine().limits
     return HERE if runs_here else GANG
 

@@ -1,4 +1,4 @@
-"""The record of a run: what does not change from its start to its end."""
+"""The record of a run, constant from its start to its end."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from hocket.train.run import backend, checkpoint_manager, report_book
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Everything about a run that does not change while it runs, and where it keeps what the ranks report."""
+    """Everything about a run that does not change while it runs, with the books for reports and checkpoints."""
 
     function: Callable[..., Any]
     """The training function."""
     args: tuple[Any, ...]
-    """Its arguments: the configuration, if it takes one."""
+    """The training function's arguments: the configuration, if it takes one."""
     scaling: configs.ScalingConfig
     config: configs.RunConfig
     run_storage: storage.Storage
     backend_config: backend.BackendConfig
     validation: validation.ValidationConfig | None
-    """How checkpoints are validated whose report asks for it."""
+    """How to validate a checkpoint when its report requests that."""
     supplies: Mapping[str, datasets.Supply]
-    """The rows that are trained on. They are there until the run is over."""
+    """The datasets of the run, kept until the run is over."""
     manager: checkpoint_manager.CheckpointManager
     book: report_book.ReportBook
     renew: Callable[[], Callable[..., object] | None] = lambda: None
-    """Called before ranks are started again: returns another training function if what this one needs in the driver was
-    lost, and begun anew."""
+    """Called before ranks start again. If state of the training function in the driver was lost and begun anew, this
+    returns another training function; else None."""
 
     def describe_attempt(
         self, world_size: int, *, attempt: int = 0, token: str = "", mark: str = ""
     ) -> rank_info.AttemptInfo:
-        """Return what all ranks are given that begin now.
+        """Return the facts for all ranks that begin now.
 
         Args:
-            world_size: How many ranks report.
-            attempt: How often the group had been started before.
+            world_size: The number of ranks that report.
+            attempt: The number of earlier starts of the group.
             token: See `rank_info.AttemptInfo`.
-            mark: What tells the names of this attempt from those of others; made up if it is empty.
+            mark: Distinguishes the names of this attempt from those of other attempts; random if empty.
         """
         return rank_info.AttemptInfo(
             world_size=world_size,
@@ -69,12 +69,12 @@ Work = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def put_work(work: Work, config: backend.BackendConfig, names: Mapping[str, str]) -> contract.ObjectRef[object]:
-    """Pickle a training function and its arguments, once for all ranks, and before anything is started.
+    """Pickle a training function and its arguments, once for all ranks, before anything starts.
 
     Args:
-        work: Both.
-        config: What looks at them first.
-        names: What the user calls the parts that messages name, such as ``"value[0]"``, the longest first.
+        work: The function and its arguments.
+        config: The backend that checks them first.
+        names: The user's name for each part that messages call ``"value[0]"`` and the like, the longest first.
     """
     config.check_work(work)
     try:

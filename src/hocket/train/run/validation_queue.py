@@ -1,7 +1,7 @@
-"""Runs the validations that reports have asked for, one after the other, beside the training.
+"""The queue of validations, which run one after the other beside the training.
 
-A validation outlives the attempt that asked for it, and one that the end of the driver interrupted is run by the next
-run of that name: the manifest of the checkpoint says that it is wanted.
+A validation outlives the attempt that requested it. If the end of the driver interrupts a validation, the next run of
+that name repeats it, because the checkpoint's manifest has the request.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class ValidationQueue:
         self._running: _Running | None = None
 
     def find_obstacle(self, held: Mapping[str, float]) -> str:
-        """Return why no validation can run beside ranks that hold so much; an empty string if it can."""
+        """Return why no validation can run beside ranks with these resources; an empty string if one can."""
         needed, there = self._config.resources, api.cluster_resources()
         if all(held.get(name, 0.0) + amount <= there.get(name, 0.0) for name, amount in needed.items()):
             return ""
         return f"a validation needs {needed}, and of {there} the ranks hold {dict(held)}"
 
     def start(self) -> list[contract.AnyRef]:
-        """Start the next one if none runs; return what to wait for before `settle`."""
+        """Start the next validation if none runs; return the references to wait for before `settle`."""
         if self._running is None:
             record = next(iter(self._manager.list_unvalidated()), None)
             if record is None:
@@ -63,11 +63,11 @@ class ValidationQueue:
 
     @property
     def due(self) -> float | None:
-        """When the running one must have ended; None if its time is not limited."""
+        """When the running validation must have ended; None if none runs or its time is not limited."""
         return None if self._running is None else self._running.deadline
 
     def settle(self, now: float) -> None:
-        """Note the outcome of the running one, if it has ended or its time is over."""
+        """Note the outcome of the running validation, if it has ended or its time is over."""
         running = self._running
         if running is None:
             return
@@ -87,7 +87,7 @@ class ValidationQueue:
     def _read(running: _Running) -> tuple[Status, reports.Metrics | None]:
         try:
             return Status.VALIDATED, api.get(running.ref)
-        except exceptions.HocketError as error:  # training is not the worse for it
+        except exceptions.HocketError as error:  # a failed validation does no harm to the training
             warn(running.record, f"failed: {error}")
             return Status.VALIDATION_FAILED, None
 
@@ -98,7 +98,7 @@ class ValidationQueue:
             self.settle(time.monotonic())
 
     def abandon(self) -> None:
-        """Cancel what runs; the next run of that name does it."""
+        """Cancel the running validation. The next run of that name repeats it."""
         running, self._running = self._running, None
         if running is not None and session.is_initialized():
             with contextlib.suppress(exceptions.HocketError):
@@ -106,13 +106,13 @@ class ValidationQueue:
 
 
 def run_here(config: validation.ValidationConfig, manager: checkpoint_manager.CheckpointManager) -> None:
-    """Validate in this process what is to be validated. A time limit cannot be kept here."""
+    """Run all waiting validations in this process, where a time limit cannot be kept."""
     for record in manager.list_unvalidated():
         assert record.task is not None, "who waits for a validation says how"
         try:
             metrics = config.run(record.checkpoint, record.task)
-        except Exception as error:  # training is not the worse for it
-            if contract.is_from_handler(error):  # of an alarm, which is meant for all that runs here
+        except Exception as error:  # a failed validation does no harm to the training
+            if contract.is_from_handler(error):  # an alarm's error is meant for everything that runs here
                 raise
             warn(record, f"failed with {texts.describe(error)}")
             manager.settle_validation(record.number, Status.VALIDATION_FAILED)
@@ -121,5 +121,5 @@ def run_here(config: validation.ValidationConfig, manager: checkpoint_manager.Ch
 
 
 def warn(record: checkpoint_manager.Committed, what: str) -> None:
-    """Tell the user about a validation that has found nothing."""
+    """Warn about a validation that has brought no metrics."""
     warnings.warn(f"The validation of {record.checkpoint} {what}", stacklevel=2)

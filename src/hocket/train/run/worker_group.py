@@ -1,4 +1,4 @@
-"""The gang: all ranks of a run, started together or not at all, and ended together."""
+"""The group of a run's ranks: all start together or not at all, and all end together."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ from hocket.train.run import failures, roles
 _log = logging.getLogger("hocket.train")
 
 GROW_SECONDS = 5.0
-"""How long an elastic group waits for more ranks than it must have, when the resources seemed to be free. A guess."""
+"""Seconds that an elastic group waits for more ranks than its least, when their resources seemed free. A guess."""
 
 RETURN_SECONDS = 2.0
-"""How long an elastic group waits for what its ranks held before to be free again. On one machine it is at once; a
-guess for Ray."""
+"""Seconds that an elastic group waits until the resources of its former ranks are free again. On one machine they are
+free at once; on Ray, this is a guess."""
 
 START_SECONDS = settings.read_seconds("HOCKET_TRAIN_WORKER_GROUP_START_TIMEOUT_S", 60)
-"""How long the resources of a group may be held by others before `fit` gives up; and, if it is started again, how long
-it waits for a node to come back. Ray's default."""
+"""Seconds that others may hold the resources of a group before `fit` gives up. A group that is started again waits as
+long for a node to come back. Ray's default."""
 
 STUCK_SECONDS = 240.0
-"""How much longer is waited when a node was lost meanwhile: Ray reserves one group after the other, and one for which
-it has asked a machine that then lost its power keeps it, and what it holds of others, for 136 seconds (measured) with
-Ray's own settings."""
+"""Seconds of further waiting when a node was lost meanwhile. Ray reserves one group after the other. If a machine loses
+power during its group's reservation, that group holds up the next ones, and keeps resources of other machines, for 136
+seconds (measured with Ray's own settings)."""
 
 LOOK_SECONDS = 0.25
-"""How often it is looked whether a node has come back."""
+"""Seconds between checks whether a node has come back."""
 
 REMOVE_SECONDS = 15.0
-"""How long the removal of copies on the nodes may take before the group's end goes on without it. A guess."""
+"""Seconds that the removal of copies on the nodes may take before the group's end goes on without it. A guess."""
 
 Ref = contract.AnyRef
 
 
 class WorkerGroup:
-    """Living ranks. Made by `start`; `shutdown` must be called.
+    """The living ranks. Made by `start`; `shutdown` must be called.
 
     Args:
-        reservation: The placement group that holds their resources.
-        actors: By rank.
-        ranks_places: Where each of them is; none as long as it is not known.
-        scaling: What they were started from.
-        ranks_roles: What each of them is; empty if they are alike.
-        runtime_env: The environment of their processes.
+        reservation: The placement group that holds the ranks' resources.
+        actors: The ranks' actors, by rank.
+        ranks_places: The ranks' places; empty as long as they are not known.
+        scaling: The trainer's configuration.
+        ranks_roles: The role of each rank; empty if all are alike.
+        runtime_env: The environment of the ranks' processes.
     """
 
     def __init__(
@@ -75,33 +75,33 @@ class WorkerGroup:
         self.scaling = scaling
         self.roles = tuple(ranks_roles)
         self.notes: dict[str, Any] = {}
-        """What backends keep of the group."""
+        """State of the group that backends keep."""
         self.unusable = 0
-        """For how many more ranks there are free resources by their sum, which could not be reserved: they lie in
-        pieces that are too small for a rank, or where the placement strategy wants none."""
+        """The number of further ranks that free resources suffice for by their sum, but cannot be reserved for. The
+        resources lie in pieces too small for a rank, or where the placement strategy forbids ranks."""
         self._folders: set[tuple[str, str]] = set()
         self._secret = secrets.token_hex(16)
         self.resources = contextlib.ExitStack()
-        """What `shutdown` closes after the ranks have ended; backends add to it."""
+        """Resources that `shutdown` closes after the ranks have ended; backends add to them."""
 
     shares_process = False
-    """Whether the ranks are threads of this process, which can be given what cannot be pickled."""
+    """Whether the ranks are threads of this process. Such ranks can take values that cannot be pickled."""
 
     def __len__(self) -> int:
         return len(self.actors)
 
     def execute(self, function: Callable[..., object], args_by_rank: Sequence[tuple[object, ...]]) -> list[Any]:
-        """Call a function in all ranks at once; return what it returns, by rank."""
+        """Call a function in all ranks at once, and return its values by rank."""
         return self.gather(
             [handle.execute.remote(function, *args) for handle, args in zip(self.actors, args_by_rank, strict=True)]
         )
 
     def call(self, rank: int, function: Callable[..., object], *args: object) -> Any:
-        """Call a function in one rank; return what it returns."""
+        """Call a function in one rank, and return its value."""
         return self.get(rank, self.actors[rank].execute.remote(function, *args))
 
     def gather(self, refs: Sequence[Ref]) -> list[Any]:
-        """Wait for one reference of each rank; the first failure ends the wait."""
+        """Return the values of one reference of each rank. The first failure ends the wait."""
         values: dict[Ref, Any] = {}
         waiting = list(refs)
         while waiting:
@@ -113,11 +113,11 @@ class WorkerGroup:
         """Return the value of a rank's call."""
         try:
             return api.get(ref)
-        except exceptions.HocketError as error:  # any other is of a signal's handler, and not the rank's
+        except exceptions.HocketError as error:  # any other error comes from a signal's handler, not from the rank
             raise self.explain(rank, error) from None
 
     def explain(self, rank: int, error: Exception) -> errors.WorkerGroupError:
-        """Return the group's error, after something of a rank's failed with `error`."""
+        """Return the group's error, after a rank failed with `error`."""
         return failures.explain(rank, error, self.actors, self.places, [role.name for role in self.roles])
 
     def list_addresses(self) -> list[str]:
@@ -126,14 +126,13 @@ class WorkerGroup:
         return [known[place.node_id] for place in self.places]
 
     def start_exchange(self, size: int) -> actor.ActorHandle:
-        """Start what so many machines gather values through; it ends with the group."""
+        """Start the actor through which this number of machines gather values. It ends with the group."""
         exchange = world.start_actor(size)
         self.resources.callback(api.kill, exchange)
         return exchange
 
     def replace(self, rank: int) -> None:
-        """Start a new process for a rank whose own has died, with what that held and on its node. Only in groups with
-        roles."""
+        """Start a new process for a dead rank, on the same node with the same resources. Only in groups with roles."""
         handle = _start_rank(self.roles[rank].bundle, self._runtime_env, self._reservation, rank)
         self.actors = (*self.actors[:rank], handle, *self.actors[rank + 1 :])
         ref = handle.introduce.remote()
@@ -147,17 +146,16 @@ class WorkerGroup:
         self.places = rank_placement.assign(found)
 
     def claim_folder(self, rank: int) -> str:
-        """Return the path of a folder among the temporary files of a rank's node; `shutdown` removes it, if it was
-        made."""
+        """Return the path for a folder among the temporary files of a rank's node. `shutdown` removes that folder."""
         place = self.places[rank]
         folder = cache.name_folder(place.introduction.temporary, self._secret, place.node_rank)
         self._folders.add((place.node_id, folder))
         return folder
 
     def shutdown(self) -> None:
-        """End all ranks now, and give their resources back. Can be called again."""
+        """End all ranks now, and give their resources back. Can be called more than once."""
         with self.resources:
-            if not session.is_initialized():  # closed under us, and everything with it
+            if not session.is_initialized():  # the session was closed meanwhile, and everything with it
                 return
             for handle in self.actors:
                 api.kill(handle)
@@ -165,7 +163,7 @@ class WorkerGroup:
             self._remove_folders()
 
     def _remove_folders(self) -> None:
-        """Have the nodes' folders removed, by a task on each node. A node that is gone has taken its folder with it."""
+        """Remove the nodes' folders, with a task on each node. A lost node has taken its folder with it."""
         refs: list[Ref] = []
         for node_id, folder in self._folders:
             pids = [place.introduction.pid for place in self.places if place.node_id == node_id]
@@ -187,10 +185,10 @@ def start(
     """Start all ranks, or none.
 
     Args:
-        scaling: How many, and what each holds.
-        runtime_env: The environment of their processes.
-        size_before: How many there were before, if the group is started again.
-        ranks_roles: What each is, and holds, if they are not alike; they then keep this order, whatever their nodes.
+        scaling: The number of ranks and the resources of each.
+        runtime_env: The environment of the ranks' processes.
+        size_before: The number of ranks before, if the group is started again.
+        ranks_roles: The role and resources of each rank, if they are not alike. Ranks then keep this order on any node.
     """
     reservation, size, unusable = _reserve(scaling, size_before, ranks_roles)
     group = WorkerGroup(reservation, (), (), scaling)
@@ -211,14 +209,14 @@ def start(
 
 
 def count_fitting(scaling: configs.ScalingConfig) -> int:
-    """Return for how many more ranks there are free resources now, by their sum over all nodes."""
+    """Return the number of further ranks that free resources suffice for, by their sum over all nodes."""
     free = api.available_resources()
     return min(int(free.get(name, 0.0) / amount + 1e-6) for name, amount in scaling.bundle.items())
 
 
 @dataclass(frozen=True)
 class _Demand:
-    """The request of a group of one size."""
+    """The resources that a group of one size needs."""
 
     scaling: configs.ScalingConfig
     roles: Sequence[roles.Role]
@@ -244,7 +242,7 @@ class _Demand:
         return f"{self.name} with {each} each need {node.format_resources(self.total)} together"
 
     def advise(self) -> str:
-        """Return what to write instead, by what is short."""
+        """Return advice for the error message, by the resources that are short."""
         there = api.cluster_resources()
         short = [name for name, amount in self.total.items() if amount > there.get(name, 0.0)]
         if short == ["GPU"]:
@@ -265,7 +263,7 @@ class _Demand:
 def _reserve(
     scaling: configs.ScalingConfig, size_before: int, ranks_roles: Sequence[roles.Role]
 ) -> tuple[placement.PlacementGroup, int, int]:
-    """Reserve what the ranks hold; return it with their number, and `WorkerGroup.unusable`."""
+    """Reserve the ranks' resources; return the reservation, the number of ranks, and `WorkerGroup.unusable`."""
     chosen = len(ranks_roles) or _choose_size(scaling, size_before)
     reservation, size = _reserve_most(scaling, chosen, size_before, ranks_roles)
     return reservation, size, min(chosen - size, count_fitting(scaling)) if size < chosen else 0
@@ -274,14 +272,14 @@ def _reserve(
 def _reserve_most(
     scaling: configs.ScalingConfig, size: int, size_before: int, ranks_roles: Sequence[roles.Role]
 ) -> tuple[placement.PlacementGroup, int]:
-    """Reserve what so many ranks hold, or as many fewer as there may be."""
+    """Reserve the resources of this number of ranks, or of fewer, down to the least that is allowed."""
     least = len(ranks_roles) or scaling.min_workers
     there_before = _list_living_nodes()
     while True:
         demand = _Demand(scaling, ranks_roles, size)
         try:
             reservation = _request_patiently(demand, START_SECONDS if size_before and size == least else 0.0)
-        except exceptions.InfeasibleResourcesError:  # their sum is there, but in pieces
+        except exceptions.InfeasibleResourcesError:  # the sum suffices, but in too small pieces
             if size == least:
                 raise
             size -= 1
@@ -332,7 +330,7 @@ def _choose_size(scaling: configs.ScalingConfig, size_before: int) -> int:
 
 
 def _request_patiently(demand: _Demand, patience_s: float) -> placement.PlacementGroup:
-    """Reserve what the ranks hold; where the session has too little, look for so long whether it gets more."""
+    """Reserve the ranks' resources. If the session has too little, wait up to this time for it to get more."""
     deadline = time.monotonic() + patience_s
     while True:
         try:

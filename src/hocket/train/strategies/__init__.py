@@ -1,10 +1,11 @@
 """Strategies: how updates travel between ranks.
 
-One is given to a trainer, ``TorchTrainer(strategy=...)``; the training function does not change.
+A trainer takes a strategy, ``TorchTrainer(strategy=...)``; the training function does not change.
 
-These are descriptions, the same for all frameworks, and what they do on host arrays, written once. Where a framework
-does better on its own objects (DistributedDataParallel's hooks, a meeting inside a compiled step, tables by rows), its
-adapter has an override. `hosting` is for what a strategy keeps in the driver, `ps_client` a rank's way to servers.
+The modules here have descriptions of strategies and their work on host arrays, the same for all frameworks. If a
+framework does better on its own objects (DistributedDataParallel's hooks, a meeting inside a compiled step, tables by
+rows), its adapter has an override. `hosting` has the parts of strategies in the driver, `ps_client` the ranks' access
+to servers.
 """
 
 from hocket.train.strategies.all_reduce import AllReduce as AllReduce

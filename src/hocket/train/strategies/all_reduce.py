@@ -1,5 +1,4 @@
-"""Synchronous data parallelism: after each backward pass the gradients are averaged, so all ranks take the same
-step."""
+"""Synchronous data parallelism: gradients are averaged after each backward pass, and all ranks take the same step."""
 
 from __future__ import annotations
 
@@ -20,10 +19,10 @@ _SHORT: Final = {"fp16": "float16", "bf16": "bfloat16"}
 @keywords.explained()
 @dataclass(frozen=True, kw_only=True)
 class PowerSGD:
-    """Gradients of matrices travel as products of two thin ones; what that loses is added to the next step's.
+    """A compression that sends a matrix's gradient as a product of two thin matrices, and carries the error over.
 
-    After Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
-    Optimization" (2019). torch computes it; PyTorch only.
+    The error is added to the next step's gradient: Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank
+    Gradient Compression for Distributed Optimization" (2019). torch computes it, so this is for PyTorch only.
 
     Raises:
         ValueError: A number is too small.
@@ -35,10 +34,10 @@ class PowerSGD:
     """
 
     rank: int = 1
-    """The rank of the product. 1 to 4 are usual; more keeps more."""
+    """The rank of the product. 1 to 4 are usual; a higher rank loses less."""
     begin_after: int = 1000
-    """How many steps travel uncompressed first; 2 or more. torch's default: early gradients compress badly. A tenth of
-    all steps is usual."""
+    """The number of first steps without compression, 2 or more, because early gradients compress badly. The default is
+    torch's. A tenth of all steps is usual."""
 
     def __post_init__(self) -> None:
         if self.rank < 1:
@@ -54,13 +53,13 @@ class PowerSGD:
 @keywords.explained()
 @dataclass(frozen=True, kw_only=True)
 class AllReduce(strategy.Strategy):
-    """Gradients are averaged over all ranks while the backward pass still runs.
+    """The strategy that averages gradients over all ranks, in PyTorch while the backward pass still runs.
 
-    The default; right for dense models on equal workers.
+    This is the default. It is right for dense models on equal workers.
 
-    In PyTorch `prepare_model` wraps the model in DistributedDataParallel, with ``gradient_as_bucket_view=True`` unless
-    ``parallel_strategy_kwargs`` says otherwise, or shards it with ``parallel_strategy="fsdp"``. Elsewhere the optimizer
-    averages.
+    In PyTorch `prepare_model` wraps the model in DistributedDataParallel, by default with
+    ``gradient_as_bucket_view=True`` (see ``parallel_strategy_kwargs``), or shards it with
+    ``parallel_strategy="fsdp"``. In other frameworks the optimizer averages.
 
     Compression saves bytes and costs time and accuracy. It pays on a slow network; on one machine it does not.
 
@@ -74,10 +73,10 @@ class AllReduce(strategy.Strategy):
     """
 
     compression: str | PowerSGD | None = None
-    """How gradients travel: ``"fp16"`` or ``"bf16"`` (half the bytes; bf16 keeps the range, fp16 the digits), a
-    `PowerSGD`, or as they are."""
+    """The compression of gradients: ``"fp16"`` or ``"bf16"`` (half the bytes; bf16 keeps the range, fp16 the digits),
+    a `PowerSGD`, or none."""
     bucket_mb: float | None = None
-    """How many megabytes of gradients travel together. Default: the framework's; torch's is 25, and 1 for the first."""
+    """Megabytes of gradients in one message. Default: the framework's; torch's is 25, and 1 for the first."""
 
     def __post_init__(self) -> None:
         if not (self.compression is None or isinstance(self.compression, PowerSGD) or self.compression in _SHORT):
@@ -91,10 +90,10 @@ class AllReduce(strategy.Strategy):
             )
 
     def open(self, ranks: strategy.Ranks) -> strategy.StrategyRuntime:
-        """Begin on host arrays.
+        """Return the strategy's runtime on host arrays.
 
         Raises:
-            TypeError: The compression is one that PyTorch computes.
+            TypeError: The compression is a `PowerSGD`, which only PyTorch computes.
             ValueError: `bucket_mb` is given, but gradients travel in one array.
         """
         if isinstance(self.compression, PowerSGD):
@@ -112,7 +111,7 @@ class AllReduce(strategy.Strategy):
 
 @final
 class _Runtime(strategy.StrategyRuntime):
-    """Each step is taken with the mean gradient of all ranks' rows."""
+    """The runtime that takes each step with the mean gradient of all ranks' rows."""
 
     averages_rows = True
 
@@ -135,17 +134,17 @@ class _Runtime(strategy.StrategyRuntime):
 def average_rows(
     joined: strategy.Collectives, flat: strategy.Array, rows: float, short: np.dtype[Any] | None = None
 ) -> None:
-    """Replace means over ranks' rows by the mean over all rows. The last element has no meaning before and after.
+    """Replace this rank's mean gradients by the mean over all ranks' rows. The last element is free for use.
 
-    Ranks may have different numbers of rows, as in the last batch of an epoch. So what is added up are sums, and the
-    numbers of rows with them, in one collective.
+    Ranks may have different numbers of rows, as in the last batch of an epoch. So one collective adds up the ranks'
+    sums, together with the numbers of rows.
 
     Args:
-        joined: The ranks.
-        flat: The means of this rank's rows; changed.
-        rows: How many there are. What 0 rows give does not count, whatever it is.
-        short: The dtype to travel as, if not as they are; then the numbers of rows travel first, because sums would
-            leave the range.
+        joined: The ranks' collectives.
+        flat: The mean gradients of this rank's rows; changed.
+        rows: The number of this rank's rows. With 0 rows the gradients do not count, whatever they are.
+        short: The dtype of compressed gradients, if any. Then the numbers of rows travel first, because sums would
+            leave the dtype's range.
     """
     values = flat[:-1]
     if not rows:
@@ -167,13 +166,13 @@ def average_rows(
 def gather_slices(
     joined: strategy.Collectives, slices: Sequence[strategy.Slices], rows: float, short: np.dtype[Any] | None = None
 ) -> list[strategy.Slices]:
-    """Return the slices of all ranks' rows, one behind the other, of which the sum is the mean over all rows.
+    """Return the slices of all ranks, concatenated. Their sum is the mean over all rows.
 
     Args:
-        joined: The ranks.
-        slices: The means of this rank's rows.
-        rows: How many there are. What 0 rows give does not count.
-        short: The dtype to travel as, if not as they are.
+        joined: The ranks' collectives.
+        slices: The mean gradients of this rank's rows.
+        rows: The number of this rank's rows. With 0 rows the slices do not count.
+        short: The dtype of compressed gradients, if any.
     """
     sent = [(indices, values if short is None else values.astype(short)) for indices, values in slices]
     ranks = [(theirs, given) for theirs, given in joined.all_gather_object((rows, sent)) if theirs]

@@ -1,9 +1,7 @@
-"""Hosts: what a strategy keeps in the driver during ``fit()``, such as parameter servers.
+"""Hosts: the parts of strategies in the driver during ``fit()``, such as parameter servers.
 
-Restarts of ranks leave it be.
-
-Most strategies keep nothing there; `open_host` is registered for those that do. A host says what the ranks are given in
-the strategy's stead, which knows where to find it.
+A host survives restarts of ranks. Most strategies need none; `open_host` is registered for those that do. A host has a
+strategy of its own for the ranks, which knows where to find the host's servers.
 """
 
 from __future__ import annotations
@@ -21,38 +19,39 @@ class Host:
     """The part of a strategy in the driver. This base class keeps nothing.
 
     Args:
-        strategy: What the ranks are given.
+        strategy: The strategy for the ranks.
     """
 
     def __init__(self, strategy: strategies.Strategy) -> None:
         self.strategy = strategy
 
     def renew(self) -> bool:
-        """Begin anew if what the ranks need is lost; return whether `strategy` is another one now. Called before ranks
-        are started again. They go on from the run's last checkpoint."""
+        """Begin anew if state that the ranks need is lost; return whether `strategy` has changed.
+
+        Called before ranks start again. They go on from the run's last checkpoint."""
         return False
 
     def get_statistics(self) -> dict[str, object]:
-        """Return what was counted; it becomes `Result.statistics`."""
+        """Return the host's counts, which become `Result.statistics`."""
         return {}
 
     def close(self) -> None:
-        """Give it up. Called when no rank runs any more."""
+        """Release all resources. Called when no rank runs any more."""
 
 
 @functools.singledispatch
 def open_host(strategy: strategies.Strategy, num_workers: int) -> Host:
-    """Begin what a strategy keeps in the driver.
+    """Open the host of a strategy.
 
     Args:
-        strategy: Which.
-        num_workers: How many ranks there will be at most.
+        strategy: The strategy.
+        num_workers: The greatest number of ranks.
     """
     return Host(strategy)
 
 
 UseStrategy: TypeAlias = Callable[[strategies.Strategy], contextlib.AbstractContextManager[None]]
-"""Has a framework in the calling rank use a strategy, for the duration of a block."""
+"""A function that makes a framework in the calling rank use a strategy during a block."""
 
 
 @final
@@ -61,8 +60,8 @@ class FunctionWithStrategy:
 
     Args:
         function: The training function.
-        strategy: What its `prepare_model`, `prepare_optimizer` and the like shall use.
-        use_strategy: How its framework does so. A function of a module, which ranks can import.
+        strategy: The strategy for its `prepare_model`, `prepare_optimizer` and the like.
+        use_strategy: Makes the framework use the strategy. It is a module's function, because ranks must import it.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class FunctionWithStrategy:
         self._use_strategy = use_strategy
 
     def __call__(self, *args: object) -> object:
-        """Run it in a rank."""
+        """Run the training function in a rank."""
         with self._use_strategy(self.strategy):
             return self._function(*args)
 
@@ -84,8 +83,9 @@ class FunctionWithStrategy:
 
 
 def add_strategy(function: object, strategy: object, use_strategy: UseStrategy) -> Any:
-    """Return a training function together with its strategy, by default `AllReduce`. What cannot be called stays as it
-    is: the trainer refuses it."""
+    """Return a training function together with its strategy, by default `AllReduce`.
+
+    An object that cannot be called is returned unchanged, because the trainer refuses it."""
     if strategy is not None and not isinstance(strategy, strategies.Strategy):
         raise TypeError(
             f"strategy must be a Strategy, but received {strategy!r}. Write strategy=AllReduce() or "
@@ -99,11 +99,11 @@ def add_strategy(function: object, strategy: object, use_strategy: UseStrategy) 
 
 
 def renew(function: Callable[..., object], host: Host | None) -> Callable[..., object] | None:
-    """Begin a host anew if what it kept is lost; return the function for the ranks then, else None.
+    """Begin a host anew if its state is lost; then return a new function for the ranks, else None.
 
     Args:
-        function: What `hosted` has given.
-        host: The same.
+        function: The function that `hosted` has yielded.
+        host: The host that `hosted` has yielded.
     """
     if host is None or not host.renew():
         return None
@@ -113,11 +113,11 @@ def renew(function: Callable[..., object], host: Host | None) -> Callable[..., o
 
 @contextlib.contextmanager
 def hosted(function: Callable[..., object], num_workers: int) -> Iterator[tuple[Callable[..., object], Host | None]]:
-    """Keep a training function's host for the duration of a block. Yields the function for the ranks, and the host.
+    """Keep a training function's host during the block; yield the function for the ranks, and the host.
 
     Args:
-        function: Which; one without a strategy needs no host.
-        num_workers: How many ranks there will be at most.
+        function: The training function. Without a strategy it needs no host.
+        num_workers: The greatest number of ranks.
     """
     if not isinstance(function, FunctionWithStrategy):
         yield function, None

@@ -1,19 +1,19 @@
-"""Local SGD: the ranks step on their own, and meet now and then.
+"""Local SGD: the ranks step on their own, and meet every few steps.
 
-Between two meetings nothing travels. At a meeting the ranks compute the mean of their parameters. What becomes of it is
-the *outer* step:
+Between two meetings nothing travels. At a meeting the ranks compute the mean of their parameters, and take an *outer*
+step with it:
 
-- Without an outer optimizer the mean is what all go on with: local SGD (Stich, "Local SGD Converges Fast and
-  Communicates Little", 2018). With `LocalSGD.begin_after` the gradients are averaged in the first steps instead, as
-  with all-reduce: post-local SGD (Lin, Stich, Patel and Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", 2018).
-- With one, the *anchor* (what all had after the last meeting) minus the mean is taken as a gradient of the anchor, and
-  the outer optimizer steps with it: DiLoCo (Douillard et al., "DiLoCo: Distributed Low-Communication Training of
-  Language Models", 2023), where the outer optimizer is Nesterov's.
+- Without an outer optimizer, all ranks go on with the mean: local SGD (Stich, "Local SGD Converges Fast and
+  Communicates Little", 2018). With `LocalSGD.begin_after`, gradients are averaged in the first steps, as with
+  all-reduce: post-local SGD (Lin, Stich, Patel and Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", 2018).
+- With an outer optimizer, the *anchor* (the parameters of all ranks after the last meeting) minus the mean serves as
+  the anchor's gradient, and the outer optimizer steps with it: DiLoCo (Douillard et al., "DiLoCo: Distributed
+  Low-Communication Training of Language Models", 2023), with Nesterov's method as the outer optimizer.
 
-What the inner optimizer keeps (momentum, Adam's moments) stays the rank's own, as in those papers.
+The state of the inner optimizer (momentum, Adam's moments) stays the rank's own, as in those papers.
 
-A rank that takes another number of steps than the others comes to a meeting alone; the backend then names it. An
-optimizer that is stepped inside another (a `closure`) counts once.
+A rank that takes a different number of steps from the others comes to a meeting alone; the backend's error then names
+it. An optimizer step inside another one (a `closure`) counts once.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Nesterov:
     """
 
     lr: float = 0.7
-    """Its learning rate. The paper's; 1 without momentum is the plain mean."""
+    """The learning rate. The default is the paper's; 1 without momentum is the plain mean."""
     momentum: float = 0.9
-    """Its momentum, below 1. The paper's."""
+    """The momentum, between 0 and 1. The default is the paper's."""
 
     def __post_init__(self) -> None:
         if not self.lr > 0:
@@ -61,12 +61,13 @@ class Nesterov:
 @keywords.explained()
 @dataclass(frozen=True)
 class LocalSGD(strategy.Strategy):
-    """Ranks step on their own; every `sync_every` steps they meet and average.
+    """A strategy with which ranks step on their own, and meet and average every `sync_every` steps.
 
-    For slow networks: hundreds of times fewer bytes.
+    It is for slow networks, and sends hundreds of times fewer bytes.
 
-    The training function must give its optimizer to `prepare_optimizer`. Between two meetings the ranks' weights
-    differ: call the adapter's ``synchronize`` (`hocket.train.torch.synchronize`) before a checkpoint or an evaluation.
+    The training function must pass its optimizer to `prepare_optimizer`. Between two meetings the ranks' weights
+    differ, so call the adapter's ``synchronize`` (`hocket.train.torch.synchronize`) before a checkpoint or an
+    evaluation.
 
     Raises:
         ValueError: A number is too small.
@@ -79,16 +80,16 @@ class LocalSGD(strategy.Strategy):
     """
 
     sync_every: int
-    """How many steps lie between two meetings. 1 averages after each step."""
+    """The number of steps between two meetings. 1 averages after each step."""
     _: KW_ONLY
     outer: Nesterov | Callable[[list[Any]], Any] | None = None
-    """The optimizer that takes the outer step: `Nesterov`, or in PyTorch what makes one, given the tensors that it
-    steps. Default: the mean is taken as it is."""
+    """The optimizer of the outer step: `Nesterov`, or in PyTorch a function that makes an optimizer from a list of
+    tensors. Default: the ranks go on with the plain mean."""
     begin_after: int = 0
-    """How many first steps are taken with the mean gradient of all ranks. Default: none.
+    """The number of first steps with the mean gradient of all ranks. Default: none.
 
-    The first meeting comes `sync_every` steps after them. PyTorch's ``PeriodicModelAverager`` averages right after its
-    ``warmup_steps`` for the first time; with ``begin_after + sync_every - 1`` of those it does what this does.
+    The first meeting comes `sync_every` steps later. PyTorch's ``PeriodicModelAverager`` first averages right after its
+    ``warmup_steps``; with ``warmup_steps=begin_after + sync_every - 1`` it does the same as this strategy.
     """
 
     def __post_init__(self) -> None:
@@ -109,7 +110,7 @@ class LocalSGD(strategy.Strategy):
             )
 
     def open(self, ranks: strategy.Ranks) -> strategy.StrategyRuntime:
-        """Begin on host arrays.
+        """Return the strategy's runtime on host arrays.
 
         Raises:
             TypeError: The outer optimizer is PyTorch's.
@@ -124,10 +125,10 @@ class LocalSGD(strategy.Strategy):
 
 @final
 class _Runtime(strategy.StrategyRuntime):
-    """Ranks step on their own, and meet on one flat array.
+    """The runtime of local SGD, on one flat array.
 
-    A framework's loop evaluates, reports and saves at the end of an epoch, where no call of the user's can come before
-    it. So the ranks meet there too (`synchronize`).
+    A framework's own loop evaluates, reports and saves at the end of an epoch, before the user can call anything. So
+    the ranks also meet there (`synchronize`).
     """
 
     def __init__(self, settings: LocalSGD, outer: Nesterov | None, joined: strategy.Collectives) -> None:
@@ -137,10 +138,10 @@ class _Runtime(strategy.StrategyRuntime):
         self._outer = None if outer is None else OuterSteps(outer)
         self._names: list[str] | None = None
         self.averages_gradients = settings.begin_after > 0 and joined.size > 1
-        #: Steps whose gradients were seen, and steps that were taken.
+        #: The number of steps with seen gradients, and of steps that were taken.
         self._seen = 0
         self._taken = 0
-        #: Steps since the last meeting.
+        #: The number of steps since the last meeting.
         self._apart = 0
 
     @property
@@ -173,7 +174,7 @@ class _Runtime(strategy.StrategyRuntime):
         if self._outer is not None and not self._apart:
             names = model.names
             if self._outer_settings is not None and self._names not in (None, names):
-                self._outer = OuterSteps(self._outer_settings)  # layers were frozen, or thawed
+                self._outer = OuterSteps(self._outer_settings)  # layers were frozen or thawed
             self._names = names
             self._outer.drop_anchor(model.read_flat())
 
@@ -206,7 +207,7 @@ class OuterSteps:
     """DiLoCo's outer optimizer, on one flat array: SGD with Nesterov's momentum, as PyTorch computes it.
 
     Args:
-        settings: Its learning rate and momentum.
+        settings: The learning rate and the momentum.
     """
 
     def __init__(self, settings: Nesterov) -> None:
@@ -215,11 +216,11 @@ class OuterSteps:
         self._momentum: strategy.Array | None = None
 
     def drop_anchor(self, flat: strategy.Array) -> None:
-        """Note what all ranks have now."""
+        """Make the ranks' present parameters the anchor."""
         self._anchor = flat
 
     def step(self, mean: strategy.Array) -> strategy.Array:
-        """Return where to go on, after the ranks' mean has come to be `mean`."""
+        """Take an outer step with the ranks' mean, and return the new parameters."""
         assert self._anchor is not None, "there is where the ranks began"
         gradient = self._anchor - mean
         lr, momentum = self._settings.lr, self._settings.momentum

@@ -1,13 +1,11 @@
-"""Parameter servers: the ranks push gradients to servers, and pull what has become of the parameters.
+"""Parameter servers: ranks push gradients to servers and pull the updated variables, without waiting for each other.
 
-They do not wait for each other.
+Servers hold the variables and the optimizer's state as long as ``fit()`` runs, so the death of a rank costs only its
+current step. Each rank's step is an update of its own, so n ranks take n steps while all-reduce takes one. A gradient
+may be *stale*: other ranks have updated the variables since its rank pulled them. `max_staleness` is a bound on that.
+See `hocket.ps`.
 
-Servers hold the parameters and the optimizer's state, and live as long as ``fit()`` takes: a rank that dies costs the
-step that it was in. Each rank's step is an update of its own, so n ranks take n steps where all-reduce takes one, and a
-gradient may have been computed from parameters that others have moved since: it is *stale*. `max_staleness` bounds by
-how much. See `hocket.ps`.
-
-What happens is in `hocket.train.strategies.ps_client`; each adapter says when.
+`hocket.train.strategies.ps_client` has the work in the ranks; each framework's adapter calls it.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ from hocket import keywords, ps
 from hocket.train.strategies import strategy
 
 MIN_TABLE_ROWS: Final = 100_000
-"""From how many rows on an embedding moves by rows. A guess: 100,000 rows of 16 floats are 6 MB, which is much for a
+"""The least rows of an embedding that moves by rows. A guess: 100,000 rows of 16 floats are 6 MB, which is much for a
 step."""
 
 TIMEOUT_SECONDS: Final = 600.0
-"""How long a rank may wait for others, where staleness is bounded. As in `hocket.ps`."""
+"""Seconds that a rank may wait for others, if staleness is bounded. As in `hocket.ps`."""
 
 _POLICIES: Final = ("raise", "skip", "clip")
 
@@ -33,11 +31,10 @@ _POLICIES: Final = ("raise", "skip", "clip")
 @keywords.explained()
 @dataclass(frozen=True)
 class ParameterServer(strategy.Strategy):
-    """Servers hold the parameters; each rank pushes its gradients and pulls what they have become, without waiting for
-    the other ranks.
+    """A strategy with parameters on servers. Ranks push gradients and pull parameters without waiting for each other.
 
-    Right for large embeddings, of which a step touches few rows, and for ranks of different speeds. The training
-    function must give its optimizer to `prepare_optimizer`.
+    It is right for large embeddings with few rows in each step, and for ranks of different speeds. The training
+    function must pass its optimizer to `prepare_optimizer`.
 
     Raises:
         ValueError: A setting breaks its rule.
@@ -50,22 +47,22 @@ class ParameterServer(strategy.Strategy):
 
     hosted_by: ClassVar[str] = "hocket.train.strategies.ps_client"
     num_servers: int = 1
-    """How many servers the parameters are dealt out to. On one machine a server is memory with a lock, so more of them
-    let more ranks update at once."""
+    """The number of servers that share the parameters. On one machine a server is memory with a lock, so with more
+    servers more ranks can update at once."""
     max_staleness: int | None = None
-    """How many updates of other ranks may come between a rank's pull and its push. None: any number. 0: none, so one
-    rank computes at a time."""
+    """The most updates of other ranks between a rank's pull and its push. None: no bound. 0: none, so only one rank
+    computes at a time."""
     _: KW_ONLY
     min_table_rows: int = MIN_TABLE_ROWS
-    """Embeddings with as many rows move by the rows that a batch uses; smaller ones as a whole, unless they are made
-    with ``sparse=True``."""
+    """The least rows of an embedding that moves only the rows of a batch. Smaller embeddings move whole, unless they
+    are made with ``sparse=True``."""
     bad_gradients: str = "raise"
-    """What to do with a gradient that has NaN or infinity: ``"raise"``; ``"skip"`` the step; or ``"clip"``: NaN becomes
-    0, infinity the largest other value."""
+    """The reaction to a gradient with NaN or infinity: ``"raise"`` an error; ``"skip"`` the step; or ``"clip"``: NaN
+    becomes 0, infinity the largest other value."""
     scale_by_staleness: bool = False
-    """Whether a step of staleness s is taken with 1 / (1 + s) of the learning rate."""
+    """Whether a step of staleness s uses 1 / (1 + s) of the learning rate."""
     timeout_s: float = TIMEOUT_SECONDS
-    """Seconds that a rank may wait for another one, where staleness is bounded."""
+    """Seconds that a rank may wait for another rank, if staleness is bounded."""
 
     def __post_init__(self) -> None:
         if not _is_count(self.num_servers, 1):
@@ -98,21 +95,21 @@ class ParameterServer(strategy.Strategy):
 @final
 @dataclass(frozen=True)
 class OpenParameterServer(strategy.Strategy):
-    """`ParameterServer` of a run whose servers are there. What the ranks are given."""
+    """The `ParameterServer` of a run with living servers, as the ranks get it."""
 
     settings: ParameterServer
     num_workers: int
-    """How many ranks there will be at most."""
+    """The greatest number of ranks."""
     remote: ps.RemoteStrategy
-    """Where the servers are."""
+    """The address of the servers."""
 
     @property
     def title(self) -> str:
-        """That of what it was opened from."""
+        """The title of the strategy that was opened."""
         return self.settings.title
 
     def open(self, ranks: strategy.Ranks) -> strategy.StrategyRuntime:
-        """Begin on host arrays."""
+        """Return the strategy's runtime on host arrays."""
         opened: strategy.StrategyRuntime = importlib.import_module(self.settings.hosted_by).open_steps(self, ranks)
         return opened
 

@@ -1,23 +1,23 @@
-"""Parameters on servers, as the driver and the ranks of a training run see them. What the adapters share.
+"""Parameters on servers, as the driver and the ranks of a run see them: the part that all adapters share.
 
-**The driver** hosts the servers for as long as ``fit()`` takes, so a rank that dies takes nothing along but its running
-step (`hocket.train.strategies.hosting`).
+**The driver** hosts the servers for as long as ``fit()`` runs, so the death of a rank loses only its current step
+(`hocket.train.strategies.hosting`).
 
-**A rank** is a worker of `hocket.ps`. It makes the parameters on the servers, or finds those that another rank has
-made, and its steps go ::
+**A rank** is a worker of `hocket.ps`. It makes the variables on the servers, or finds those that another rank has made.
+Its steps are ::
 
-    pull        (enters the gate, which may wait where staleness is bounded)
+    pull        (enters the gate, which may wait if staleness is bounded)
     compute
-    push        (each server wholly or not at all; leaves the gate)
+    push        (applied by each server wholly or not at all; leaves the gate)
 
-**Exactly once.** Each push has the number of its step. A rank that is started again begins where its training function
-begins: at the start, or at the step that is in the optimizer's state that it loads. What the servers have had of its
-steps they drop. So after a failure no step counts twice, whether the function repeats steps or not, and nothing is
-rolled back. Only when the function loads parameters into the model the servers take those, and the steps that follow
-count again: each loading begins a *generation*, and a step's number is (generation, step).
+**Exactly once.** Each push has the number of its step. A restarted rank begins where its training function begins: at
+the start, or at the step in the optimizer's state that it loads. The servers drop steps that they have had before. So
+after a failure no step counts twice, whether the function repeats steps or not, and nothing is rolled back. Only if the
+function loads parameters into the model, the servers take these, and the following steps count again: each load begins
+a *generation*, and a step's number is (generation, step).
 
-All ranks load the same, at different times; the first one's loading counts, or it would undo what another rank has done
-since.
+All ranks load the same values, at different times. Only the first rank's load counts, because a later one would undo
+the steps since.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ _log = logging.getLogger("hocket.train")
 Array: TypeAlias = npt.NDArray[Any]
 
 _LOADER: Final = gate.MAX_WORKERS - 1
-"""The worker in whose name parameters are loaded. No rank has this number."""
+"""The worker number that loads parameters. No rank has this number."""
 
 _GENERATION: Final = 1 << 32
-"""More than any number of steps."""
+"""The factor of the generation in a step's number: more than any number of steps."""
 
 _LOADS: Final = 1 << 16
-"""More generations than a training function begins in one attempt."""
+"""The factor of the attempt in a generation's number: more than the loads of one attempt."""
 
 _ROUNDING: Final = 1e-4
-"""How much sums of squares may differ that were computed in two ways: those of float32 in different orders."""
+"""The relative difference allowed between sums of squares in float32 that were computed in different orders."""
 
 _CHUNK_ROWS: Final = 1 << 16
-"""How many rows of a table are read or written at once. A guess."""
+"""The number of a table's rows that are read or written at once. A guess."""
 
 
 # --- in the driver ---------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class _Servers(hosting.Host):
         return parameter_server.OpenParameterServer(self._settings, self._num_workers, remote)
 
     def renew(self) -> bool:
-        """Begin with empty servers if memory is gone with the process that kept it."""
+        """Begin with empty servers if the process that kept their memory has ended."""
         if not self._opened.is_lost:
             return False
         _log.warning(
@@ -109,8 +109,9 @@ class _Servers(hosting.Host):
         return True
 
     def get_statistics(self) -> dict[str, object]:
-        """Return what the servers have counted, and how many pushes had which staleness; nothing, if they are lost: the
-        training is done, and that is worth more."""
+        """Return the servers' counts, with the number of pushes of each staleness.
+
+        If the servers are lost, return an empty dict: the training is done, and must not fail for its statistics."""
         try:
             return {**self._opened.statistics(), "staleness": self._opened.get_staleness()}
         except (exceptions.HocketError, ps_errors.ParameterServerError) as error:
@@ -118,7 +119,7 @@ class _Servers(hosting.Host):
             return {}
 
     def close(self) -> None:
-        """End the servers, and let go of their memory, which this process has mapped."""
+        """End the servers, and unmap their memory from this process."""
         self._opened.close()
         del self._opened
 
@@ -137,20 +138,20 @@ class Gradient:
     """The effect of a step on one parameter."""
 
     target: Any
-    """A `ps.Variable`, or a `ps.Embedding`."""
+    """The `ps.Variable` or `ps.Embedding`."""
     value: Any
-    """An array; of a table, `ps.IndexedSlices`."""
+    """The gradient: an array, or `ps.IndexedSlices` for a table."""
     scale: float = 1.0
-    """What the optimizer's learning rate is multiplied by."""
+    """The factor of the optimizer's learning rate."""
 
 
 @final
 class Client:
-    """A rank as a worker. Its methods are called from the thread that trains.
+    """A rank as a worker of the servers. Its methods are called from the thread that trains.
 
     Args:
         opened: The run's servers.
-        session: The rank's.
+        session: The rank's session.
     """
 
     def __init__(self, opened: parameter_server.OpenParameterServer, session: worker_session.WorkerSession) -> None:
@@ -159,7 +160,7 @@ class Client:
         self.rank: Final = info.rank
         self.world_size: Final = info.world_size
         self.dropped = 0
-        """How many pushes were dropped because the servers had had them."""
+        """The number of pushes that were dropped because the servers had had them."""
         self._session = session
         self._remote = opened.remote
         self._link = links.open_link(opened.remote.address)
@@ -173,23 +174,21 @@ class Client:
         generation = np.zeros(1, np.int64)
         self._generation = self._remote.make_variable(generation, name="hocket.generation", exist_ok=True)
         self._current = int(self._generation.read_value()[0])
-        session.before_waiting.append(self.leave)
+        session.before_waiting.append(self.leave)  # a rank that waits for others must not block them at the gate
 
     def _forget_dead(self, num_workers: int) -> None:
-        """Take those out of the gate who were in it when they were killed. All ranks of an attempt have died when the
-        next one starts."""
+        """Remove dead ranks from the gate. All ranks of an attempt have died when the next attempt starts."""
         if self._attempt == 0:
             return
         self._link.gate.forget(self.rank)
-        if self.rank == 0:  # and those that there are no more
+        if self.rank == 0:  # also for ranks that a smaller group no longer has
             for worker in range(self.world_size, num_workers):
                 self._link.gate.forget(worker)
 
     # -- making --
 
     def make_variable(self, name: str, value: Array, optimizer: ps.Optimizer, *, is_made: bool = False) -> object:
-        """Return a variable; if it is there already, with the value that it has. With `is_made` the value does not
-        travel."""
+        """Return a variable; an existing variable keeps its value. With `is_made` the given value is not sent."""
         return self._remote.make_variable(
             np.zeros if is_made else value,
             name=name,
@@ -200,7 +199,7 @@ class Client:
         )
 
     def make_table(self, name: str, value: Array, optimizer: ps.Optimizer, *, is_made: bool = False) -> Any:
-        """Return a table; if it is there already, with the rows that it has. With `is_made` the rows do not travel."""
+        """Return a table; an existing table keeps its rows. With `is_made` the given rows are not sent."""
         return self._remote.make_embedding(
             *value.shape,
             name=name,
@@ -214,27 +213,27 @@ class Client:
 
     @property
     def is_inside(self) -> bool:
-        """Whether this rank has pulled what it will push a gradient of."""
+        """Whether this rank is in the gate: it has pulled values, and may push their gradients."""
         return self._here.is_inside
 
     @property
     def enters_early(self) -> bool:
-        """Whether to pull at the end of a step, before it is known when the next one begins: if nobody waits for it."""
+        """Whether to pull at the end of a step, before the next one begins: if no rank could have to wait for this."""
         return self.settings.max_staleness is None or self.world_size == 1
 
     @property
     def version(self) -> int:
-        """How many pushes all ranks have made."""
+        """The number of pushes of all ranks."""
         return self._link.gate.version
 
     def enter(self) -> None:
-        """Begin a step: note what it reads. Waits if others are to push first."""
+        """Begin a step, and note the version that it reads. Waits if other ranks must push first."""
         self._link.enter(self._here)
 
     def enter_early(self) -> None:
-        """Begin the next step when one is over, where it cannot be known when it is computed. Ranks that take turns in
-        one process do not wait for each other inside: there a step begins when it is pushed."""
+        """Begin the next step at the end of a step, for frameworks that do not show when the next one begins."""
         ours = turns.get_optional_turns()
+        # Ranks that take turns in one process cannot wait for each other in the gate: their steps begin at the push.
         if ours is None or ours.size == 1 or self.settings.max_staleness is None:
             self.enter()
 
@@ -242,11 +241,11 @@ class Client:
         """End a step.
 
         Args:
-            step: Its number, from 1; see above.
-            gradients: Of different parameters.
+            step: The step's number in the generation, from 1.
+            gradients: The gradients of different parameters.
 
         Returns:
-            Whether it was applied, and how stale it was.
+            Whether the step was applied, and its staleness.
         """
         if not self.is_inside:  # a second step after one pull, such as that of another optimizer
             self.enter()
@@ -262,14 +261,14 @@ class Client:
             self.leave()
             return links.Outcome(is_applied=False, staleness=0)
         self._has_pushed = True
-        self._here.begin(self._current * _GENERATION + step)
+        self._here.begin(self._current * _GENERATION + step)  # the servers drop a push with a number that they know
         outcome = self._link.push(self._here, operations)
         if not outcome.is_applied:
             self._note_dropped(step)
         return outcome
 
     def leave(self) -> None:
-        """Give up a step that was begun: the other ranks need not wait for it."""
+        """Give up a step that was begun, so that other ranks need not wait for it."""
         self._here.leave()
 
     def _note_dropped(self, step: int) -> None:
@@ -294,13 +293,13 @@ class Client:
         ours = turns.get_optional_turns()
         if ours is None or ours.size == 1:
             return
-        looks = iter((False, True))
+        looks = iter((False, True))  # not over at the first look, so that the others get their turns
         ours.wait(lambda: next(looks, True), "ends a step", needs_rank=False)
 
     # -- reading and writing outside of steps --
 
     def read(self, variable: Any, out: Array | None = None) -> Array:
-        """Return a variable's value as it is now, without a step that begins."""
+        """Return a variable's present value, without beginning a step."""
         value: Array = variable.read_value(out)
         return value
 
@@ -308,9 +307,9 @@ class Client:
         """Return rows of a table, a `hocket.ps.embedding.Lookup`.
 
         Args:
-            table: Which.
-            ids: Which rows, of any shape; equal ones are read once.
-            begins_step: Whether a gradient may be pushed for them.
+            table: The table.
+            ids: The rows' indices, of any shape. Equal indices are read once.
+            begins_step: Whether this begins a step, with a push of the rows' gradients.
         """
         with closure_context.entered(self._here) if begins_step else contextlib.nullcontext():
             return table.pull(ids)
@@ -323,15 +322,15 @@ class Client:
         return whole
 
     def load(self, values: Sequence[tuple[Any, Array]]) -> None:
-        """Give variables and tables other values, if no rank of this attempt has done it yet; then the steps that
-        follow count again.
+        """Load values into variables and tables, unless a rank of this attempt has done so. Later steps count again.
 
         Args:
-            values: Pairs of a variable or a table, and an array for the whole.
+            values: Pairs of a variable or a table, and an array for the whole of it.
         """
-        if self._has_pushed:  # a model is loaded in parts
+        if self._has_pushed:  # else this call loads another part of the same model
             self._loads += 1
             self._has_pushed = False
+        # All ranks push the same values under the same worker and numbers, so the servers take only the first rank's.
         with closure_context.entered(self._loader):
             for target, value in values:
                 if isinstance(target, ps.Embedding):
@@ -343,18 +342,19 @@ class Client:
         self._current = int(self._generation.read_value()[0])
 
     def close(self) -> None:
-        """Leave for good."""
+        """Leave the gate for good."""
         self.leave()
         self._session.before_waiting.remove(self.leave)
 
 
 @final
 class PulledWeights:
-    """The weights that a rank has pulled, as sums of squares: to find out whether the program changes them, of which
-    the servers would never hear.
+    """The weights that a rank has pulled, as sums of squares.
+
+    They show whether the program changes weights in the rank. The servers would never learn of such a change.
 
     Args:
-        remedy: How the framework's programs give a model other weights.
+        remedy: Advice for the framework's programs on how to change a model's weights.
     """
 
     def __init__(self, remedy: str) -> None:
@@ -362,24 +362,24 @@ class PulledWeights:
         self._squares: dict[str, float] = {}
 
     def note(self, name: str, array: Array) -> None:
-        """Note a parameter's value, which has come from the servers."""
+        """Note a parameter's value from the servers."""
         self._squares[name] = sum_squares(array)
 
     def forget(self) -> None:
-        """Note that the program may have others."""
+        """Forget all values, because the program may change them now."""
         self._squares.clear()
 
     def is_same(self, name: str, squares: float) -> bool:
-        """Tell whether a parameter may be what has come, or nothing of it is known."""
+        """Return whether a parameter may be equal to the pulled value; also true if one of them is not known."""
         pulled = self._squares.get(name, math.nan)
         is_known = math.isfinite(pulled) and math.isfinite(squares)
         return not is_known or abs(pulled - squares) <= _ROUNDING * max(pulled, squares)
 
     def check(self, name: str, squares: float) -> None:
-        """Raise if a parameter is not what has come; a change of less than five digits is rounding.
+        """Raise if a parameter differs from its pulled value. A relative difference up to 1e-4 is rounding.
 
         Raises:
-            ValueError: The program has changed it.
+            ValueError: The program has changed the parameter.
         """
         if not self.is_same(name, squares):
             pulled = self._squares[name]
@@ -397,7 +397,7 @@ def sum_squares(array: Array) -> float:
 
 
 def find_scale(lr: float, optimizer: Any) -> float:
-    """Return what a parameter's learning rate is to be multiplied by, so that it becomes `lr`."""
+    """Return the factor that turns the learning rate of an optimizer into `lr`."""
     return lr / float(optimizer.lr)
 
 
@@ -408,15 +408,14 @@ def _split(rows: int) -> Iterator[Array]:
 
 @final
 class ServedSteps(strategy.StrategyRuntime):
-    """The servers take the steps, on host arrays: the rank's optimizer counts them, keeps its learning rate, and
-    computes nothing else.
+    """The runtime of `ParameterServer` on host arrays: the servers take the steps.
 
-    Each parameter moves as a whole, tables, too: in a compiled step shapes are fixed, and how many rows a batch uses is
-    not. A framework's loop evaluates and reports at the end of an epoch. There the ranks wait for each other, and all
-    read the same.
+    The rank's optimizer only counts steps and keeps its learning rate. Each parameter moves whole, even a table,
+    because a compiled step has fixed shapes, and the number of rows in a batch varies. A framework's loop evaluates and
+    reports at the end of an epoch. There the ranks wait for each other, and all read the same values.
 
     Args:
-        client: The rank, as the servers' worker.
+        client: The rank as a worker of the servers.
         joined: The ranks' collectives.
     """
 
@@ -426,12 +425,12 @@ class ServedSteps(strategy.StrategyRuntime):
         self._world = joined
         self._client = client
         self._made: list[Any] = []
-        """What the servers hold, in the order of the model's parameters."""
+        """The servers' variables, in the order of the model's parameters."""
         self._chosen: Sequence[int] = ()
         self._has_model = False
         self._step = 0
         self._seen: Array | None = None
-        """What was pulled last, to see whether the model was given other weights since; None after a step."""
+        """The last pulled weights, to detect a change by the program since; None after a step."""
         self._names: list[str] = []
         self._pulled = PulledWeights("Give a model other weights between two calls of fit()")
 
@@ -499,7 +498,7 @@ class ServedSteps(strategy.StrategyRuntime):
         self._step = model.steps_taken
 
     def _is_changed(self, values: Sequence[Array]) -> bool:
-        """Tell whether the program has given the model other weights since the last pull, or the last step."""
+        """Return whether the program has changed the model's weights since the last pull or step."""
         if self._seen is not None:
             return not np.array_equal(self._seen, strategy.flatten(values))
         pairs = zip(self._made, values, strict=True)
@@ -518,9 +517,9 @@ class ServedSteps(strategy.StrategyRuntime):
         self._client.leave()
         if not self._made:
             return
-        self._world.barrier()  # nobody pushes any more
+        self._world.barrier()  # no rank pushes after this
         self._pull(model)
-        self._world.barrier()
+        self._world.barrier()  # no rank pushes before all have read
 
     def close(self) -> None:
         self._client.close()
@@ -534,10 +533,10 @@ class ServedSteps(strategy.StrategyRuntime):
 
 
 def open_steps(opened: parameter_server.OpenParameterServer, ranks: strategy.Ranks) -> ServedSteps:
-    """Begin in the calling rank, on host arrays."""
+    """Return the runtime on host arrays for the calling rank."""
     return ServedSteps(open_client(opened, "strategies.ParameterServer"), ranks.world)
 
 
 def open_client(opened: parameter_server.OpenParameterServer, caller: str) -> Client:
-    """Begin in the calling rank. Messages have the caller's name, which is the trainer's."""
+    """Return a client for the calling rank. Messages use the caller's name, that of the trainer."""
     return Client(opened, worker_session.get_session(caller))

@@ -1,6 +1,6 @@
-"""Parameters and batches cut over a mesh of the ranks: data parallel, fully sharded, tensor parallel, and products.
+"""Parameters and batches split over a mesh of ranks: data parallel, fully sharded, tensor parallel, and combinations.
 
-What a mesh and a layout are: `hocket.mesh`.
+See `hocket.mesh` for meshes and layouts.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _UNSHARDED = "unsharded"  # as `hocket.mesh.UNSHARDED`, which takes as long to i
 @keywords.explained()
 @dataclass(frozen=True, kw_only=True)
 class Sharded(strategy.Strategy):
-    """The ranks are a mesh. Along its batch axes each has other rows, along the others the same; a layout says which
-    parameters are cut, and along which axes.
+    """A strategy that arranges the ranks in a mesh, and shards parameters over the mesh's axes by a layout.
 
-    A parameter that is cut along a batch axis is put together where a layer needs it, and its gradient is added up to
-    the part that each rank keeps: fully sharded training (FSDP, ZeRO's third stage). Along another axis the layers
-    themselves compute with parts: tensor parallel training. What is not cut is replicated. The training function does
-    not change, and all of these train the same weights, up to the order of sums.
+    Ranks along a batch axis have different rows, ranks along other axes the same rows. A parameter that is sharded
+    along a batch axis is gathered whole for a layer, and its gradient is reduced to the shard that each rank keeps:
+    fully sharded training (FSDP, ZeRO's third stage). Along another axis the layers compute with shards: tensor
+    parallel training. Other parameters are replicated. The training function does not change, and all layouts train the
+    same weights, up to the order of sums.
 
-    With PyTorch, JAX, and Keras 3 on JAX; elsewhere it is refused.
+    It works with PyTorch, JAX, and Keras 3 on JAX; elsewhere it is refused.
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: A size is below 1, or an axis is named that the mesh does not have.
+        ValueError: A size is below 1, or the mesh lacks a named axis.
 
     Example:
         >>> from hocket.train.strategies import Sharded
@@ -45,21 +45,21 @@ class Sharded(strategy.Strategy):
     """
 
     mesh: Mapping[str, int]
-    """Names and sizes of the axes, major first: as many places as ranks. Rank 1 is rank 0's neighbour along the
-    last."""
+    """Names and sizes of the axes, major first, with as many places as ranks. Rank 1 is rank 0's neighbour along the
+    last axis."""
     layout: Mapping[str, Sequence[str | Sequence[str]]] = field(default_factory=dict)
-    """By regular expressions that match whole names of parameters (``"0.weight"``; in JAX their paths,
-    ``"dense/kernel"``; in Keras too, ``"sequential/dense/kernel"``): for each dim the axis that cuts it, several axes,
-    or ``"unsharded"``. As in `hocket.mesh.LayoutMap`; what matches none is replicated."""
+    """The axes of each parameter's dims, as in `hocket.mesh.LayoutMap`. A key is a regular expression that matches a
+    whole name (``"0.weight"``) or, in JAX and Keras, a path (``"dense/kernel"``, ``"sequential/dense/kernel"``). A
+    value has for each dim an axis, several axes, or ``"unsharded"``. A parameter without a match is replicated."""
     batch_dims: Sequence[str] = ("data",)
-    """The axes that cut the batch: ranks along them have other rows. Of these the mesh may lack some. Ranks along the
-    other axes get the same rows from `prepare_data_loader`, `prepare_arrays` and `get_dataset_shard`."""
+    """The axes that split the batch. Ranks along them have different rows. The mesh may lack some of these axes. Ranks
+    along other axes get the same rows from `prepare_data_loader`, `prepare_arrays` and `get_dataset_shard`."""
     shard_along: Sequence[str] = ()
-    """Axes that cut each parameter as well, in the first dim that nothing else cuts and that they divide; what has no
-    such dim stays whole. Default: none."""
+    """Axes that shard each parameter as well, along its first unsharded dim that they divide. Parameters without such
+    a dim stay whole. Default: none."""
     bucket_bytes: int = 32 * 2**20
-    """PyTorch: modules whose parameters have so many bytes at most, whole, are put together in one message, and are
-    all there while one of them computes. A smaller number takes less memory, and more messages; 0 is one a layer."""
+    """In PyTorch, modules with at most this many bytes of whole parameters travel in one message, and stay whole while
+    one of them computes. A smaller number takes less memory and more messages. 0: one message for each layer."""
 
     def __post_init__(self) -> None:
         self._check_kinds()
@@ -123,7 +123,7 @@ class Sharded(strategy.Strategy):
                 raise TypeError(f"{option} must name axes, but received {given!r}. Write {option}=['data'].")
 
     def _list_named(self) -> Iterator[str]:
-        """Give the axes that the layout names."""
+        """Yield the axes that the layout names."""
         for specs in self.layout.values():
             if isinstance(specs, str):
                 raise TypeError(f"A layout has one axis for each dim, but received {specs!r}. Write [{specs!r}].")
@@ -133,14 +133,14 @@ class Sharded(strategy.Strategy):
 
     @property
     def world_size(self) -> int:
-        """How many ranks the mesh is for."""
+        """The number of ranks that the mesh needs."""
         return math.prod(self.mesh.values())
 
     def locate_batch(self, rank: int, world_size: int) -> tuple[int, int]:
-        """Return which part of each step's rows a rank has, and of how many.
+        """Return the index of a rank's part of each step's rows, and the number of parts.
 
         Raises:
-            ValueError: There are more ranks than places, or fewer.
+            ValueError: The mesh does not have as many places as there are ranks.
         """
         if self.world_size != world_size:
             raise ValueError(
@@ -155,10 +155,10 @@ class Sharded(strategy.Strategy):
         return part, count
 
     def open(self, ranks: strategy.Ranks) -> strategy.StrategyRuntime:
-        """Refuse: it changes layers, and each framework does that in its own way.
+        """Raise an error: this strategy changes layers, so it works only in frameworks with an override of their own.
 
         Raises:
-            TypeError: Always, where a framework has no way of its own.
+            TypeError: Always.
         """
         raise TypeError(
             f"{self!r} trains PyTorch's modules, JAX's arrays, and Keras's models on JAX. Use TorchTrainer, JaxTrainer "

@@ -1,14 +1,13 @@
-"""The contract of a strategy: with a step's gradients, and after a step.
+"""The interface of strategies: their work on a step's gradients, and after a step.
 
-Written once, on host arrays, it works in every framework.
+A strategy that is written once, on host arrays, works in every framework.
 
-A `Strategy` is a description. It is made in the driver, says nothing of a run, and travels to the ranks. There its
-`open` makes a `StrategyRuntime` for each model, which does the work for one rank from the start of its training
-function to the end. The training function calls neither: a framework's ``prepare_model``, ``prepare_optimizer`` and
-steps do.
+A `Strategy` is a description. It is made in the driver, holds no state of a run, and travels to the ranks. There its
+`open` makes a `StrategyRuntime` for each model. The runtime works for one rank from the start of the training function
+to the end. The training function calls neither: a framework's ``prepare_model``, ``prepare_optimizer`` and steps do.
 
-The surface is no larger because everything else is the framework's: the forward pass, the gradients, what an optimizer
-computes. Each method's default does nothing, so a strategy is as long as what it changes.
+Everything else belongs to the framework: the forward pass, the gradients, the optimizer's computation. By default each
+method does nothing, so a strategy only defines the methods that it needs.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from hocket.collective.arithmetic import ReduceOp
 from hocket.collective.world import World
 
 if TYPE_CHECKING:
-    from hocket import ps  # it takes as long to import as all of hocket.train, which few runs need
+    from hocket import ps  # few runs need it, and its import takes as long as all of hocket.train
 
 Array: TypeAlias = npt.NDArray[Any]
 
 Slices: TypeAlias = tuple[Array, Array]
-"""Which rows of a variable, and their gradients. A row may be there several times."""
+"""The indices of some rows of a variable, and their gradients. An index may occur several times."""
 
 
 class Collectives(Protocol):
-    """The ranks' collectives on numpy arrays, as `hocket.collective.world.World` has them.
+    """The ranks' collectives on numpy arrays, as in `hocket.collective.world.World`.
 
-    All ranks call the same in the same order, from one thread at a time.
+    All ranks call the same methods in the same order, from one thread at a time.
     """
 
     @property
@@ -47,58 +46,55 @@ class Collectives(Protocol):
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
 
     def all_reduce(self, array: Array, op: ReduceOp = ...) -> None:
-        """Put the sum of all ranks' arrays, or what `op` makes of them, into each."""
+        """Replace each rank's array by the sum of all, or by their reduction with `op`."""
 
     def broadcast(self, array: Array, root: int = ...) -> None:
-        """Put the root's array into that of each rank."""
+        """Replace each rank's array by the root's."""
 
     def all_gather_object(self, value: object) -> list[Any]:
-        """Return what each rank gave, by rank."""
+        """Return the values of all ranks, by rank."""
 
     def barrier(self) -> None:
-        """Wait until all ranks have called it."""
+        """Wait until all ranks have called this method."""
 
 
 class Alike(enum.Flag):
-    """The kinds of tensors that all ranks have the same of between two steps, which `hocket.train.rank.equality`
-    compares."""
+    """The kinds of tensors that are equal in all ranks between steps. `hocket.train.rank.equality` compares them."""
 
     NOTHING = 0
     PARAMETERS = enum.auto()
     BUFFERS = enum.auto()
-    """What else a model keeps, such as the means of a batch normalization."""
+    """A model's other state, such as the means of a batch normalization."""
     OPTIMIZERS = enum.auto()
-    """What optimizers keep, and their learning rates."""
+    """The state of optimizers, with their learning rates."""
     ALL = PARAMETERS | BUFFERS | OPTIMIZERS
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The participants."""
+    """The ranks of a training, as seen from one of them."""
 
     rank: int
     """The calling rank."""
     world_size: int
-    """How many there are."""
+    """The number of ranks."""
     joined: Collectives | None = None
-    """Their collectives on numpy arrays; None if there is one rank."""
+    """The ranks' collectives on numpy arrays; None if there is one rank."""
 
     @property
     def world(self) -> Collectives:
-        """Their collectives; with one rank, some that have nothing to do."""
+        """The ranks' collectives; with one rank, collectives that have nothing to do."""
         return World(0, [[0]]) if self.joined is None else self.joined
 
 
 class Strategy:
-    """How updates travel between ranks.
+    """A description of how updates travel between ranks: immutable, picklable, without a run's state or a framework.
 
-    A description: immutable, picklable, without a run's state and without a framework.
-
-    One of your own derives from it and says in `open` what it does in a rank; it then works in every framework. A
-    strategy that needs something in the driver, for as long as a run takes, has a host: see
+    A strategy of your own derives from this class, and its `open` returns a runtime for a rank. It then works in every
+    framework. If a strategy needs a part in the driver during a run, it has a host; see
     `hocket.train.strategies.hosting`.
     """
 
@@ -107,13 +103,13 @@ class Strategy:
 
     @property
     def title(self) -> str:
-        """The name by which messages call the strategy: that of its class."""
+        """The strategy's name in messages: the name of its class."""
         return type(self).__name__
 
     def locate_batch(self, rank: int, world_size: int) -> tuple[int, int]:
-        """Return which part of each step's rows a rank computes with, and of how many parts. Default: each has its own.
+        """Return the index of a rank's part of each step's rows, and the number of parts. Default: one part a rank.
 
-        Loaders ask it. Ranks of one part get the same rows.
+        Loaders call this method. Ranks with the same part get the same rows.
 
         Raises:
             ValueError: The strategy is for another number of ranks.
@@ -121,14 +117,14 @@ class Strategy:
         return rank, world_size
 
     def open(self, ranks: Ranks) -> StrategyRuntime | NativeStrategy:
-        """Begin in one rank, for one model. Called before its training function computes; no collectives yet.
+        """Return a runtime for one model in one rank. Called before its training function computes; no collectives yet.
 
         Returns:
-            What is at work: on host arrays, or on the objects of the one framework that the strategy is for.
+            A runtime on host arrays, or on the objects of the one framework that the strategy is for.
 
         Raises:
-            TypeError: The strategy, or the framework, lacks a requested ability.
-            ValueError: A setting has no meaning there.
+            TypeError: The strategy or the framework lacks a requested feature.
+            ValueError: A setting has no meaning in the framework.
         """
         raise TypeError(
             f"The strategy {self!r} has no open(), so it says nothing of what to do. Write one that returns a "
@@ -137,9 +133,9 @@ class Strategy:
 
 
 class HostModel(abc.ABC):
-    """A model's trainable parameters, as a strategy sees them: host arrays, in a fixed order.
+    """A model's trainable parameters as a strategy sees them: host arrays, in a fixed order.
 
-    Each framework has one.
+    Each framework has a subclass.
     """
 
     @property
@@ -149,130 +145,130 @@ class HostModel(abc.ABC):
 
     @abc.abstractmethod
     def read(self) -> list[Array]:
-        """Return copies of the parameters; of halves as float32."""
+        """Return copies of the parameters, those of half precision as float32."""
 
     @abc.abstractmethod
     def write(self, arrays: Sequence[Array]) -> None:
-        """Set the parameters, from arrays of their shapes."""
+        """Set the parameters from arrays of their shapes."""
 
     @abc.abstractmethod
     def list_rules(self) -> list[tuple[str, ps.Optimizer]]:
-        """Return each parameter's name, and the server's optimizer for it, with a learning rate of 1.
+        """Return each parameter's name, and a server's optimizer for it with a learning rate of 1.
 
         Raises:
-            ValueError: Servers cannot do it.
+            ValueError: Servers do not have such an optimizer.
         """
 
     @property
     @abc.abstractmethod
     def steps_taken(self) -> int:
-        """How many steps the optimizer has taken, those before a checkpoint included."""
+        """The number of steps of the optimizer, including those before a checkpoint."""
 
     @property
     def names(self) -> list[str]:
-        """The parameters' names, where a model may train others in its next loop.
+        """The parameters' names, if a model may train other parameters in its next loop.
 
-        Default: nothing, as they stay the same.
+        Default: empty, for models that always train the same parameters.
         """
         return []
 
     @property
     def own_average(self) -> str:
-        """The part of the optimizer that averages the parameters over time and puts that into the model in the end, in
-        words.
+        """The name, for messages, of an optimizer's feature that writes an average over time into the model at the end.
 
-        Default: nothing, empty.
+        Default: empty, for no such feature.
         """
         return ""
 
     def read_flat(self) -> Array:
-        """Return all parameters in one array of float32, or of float64 if one of them is."""
+        """Return all parameters in one array of float32, or of float64 if one parameter is float64."""
         return flatten(self.read())
 
     def write_flat(self, flat: Array) -> None:
-        """Set the parameters from what `read_flat` returned, or what was made of it."""
+        """Set the parameters from an array like that of `read_flat`."""
         self.write(unflatten(flat, self.shapes))
 
 
 class StrategyRuntime:
-    """A strategy at work in one rank, for one model.
+    """The work of a strategy in one rank, for one model.
 
-    `average`, `gather` and `take_step` are called once for each step of the optimizer, in whatever thread the framework
-    computes, in the middle of a step, so they must not touch the model. The other methods are called in the thread that
-    trains, between steps. All are called in all ranks in the same order, so each may use collectives, but `close`.
+    The framework calls `average`, `gather` and `take_step` once for each step of the optimizer, in the thread that
+    computes, in the middle of a step. So they must not touch the model. It calls the other methods between steps, in
+    the thread that trains. All calls come in the same order in all ranks, so every method except `close` may use
+    collectives.
     """
 
     averages_gradients: bool = True
     """Whether gradients go through `average` at all."""
     averages_rows: bool = False
-    """Whether `average` makes of each step's gradients the mean over all ranks' rows."""
+    """Whether `average` turns each step's gradients into the mean over all ranks' rows."""
     takes_steps: bool = False
     """Whether `take_step` is called in place of `average`, and the framework's optimizer computes nothing."""
     has_begun: bool = False
-    """Whether the ranks' parameters may be other than rank 0's when a training loop begins."""
+    """Whether the ranks' parameters may differ from rank 0's when a training loop begins."""
 
     @property
     def alike(self) -> Alike:
-        """The kinds of tensors that all ranks have the same of now: a difference is a fault. Default: none."""
+        """The kinds of tensors that must be equal in all ranks now. Default: none."""
         return Alike.NOTHING
 
     @property
     def steps_alone(self) -> bool:
-        """Whether the next step is taken with this rank's own gradients. One that must not count is undone then.
-        Default: if the strategy neither averages gradients nor takes steps."""
+        """Whether the next step uses only this rank's gradients. Then a step that must not count is undone.
+
+        Default: true if the strategy neither averages gradients nor takes steps."""
         return not (self.averages_gradients or self.takes_steps)
 
     def open_next(self) -> StrategyRuntime:
-        """Return what is at work for one more model, which trains beside those before it or after them.
+        """Return the runtime for one more model, which trains beside the earlier models or after them.
 
-        Default: the same, which keeps nothing of a model.
+        Default: this runtime, which then must keep no state of a model.
 
         Raises:
-            ValueError: There can be no more.
+            ValueError: The strategy allows no further model.
         """
         return self
 
     def average(self, flat: Array, rows: float) -> None:
-        """Turn this rank's gradients into those of all, in place. Default: they stay the rank's own.
+        """Replace this rank's gradients by those of all ranks, in place. Default: they stay the rank's own.
 
         Args:
-            flat: All of them, and a last element that has no meaning and may be used. Another step may use the same
-                memory: what is kept for later is a copy.
-            rows: Of how many rows they are the mean; 0 if they shall not count.
+            flat: All gradients, and a last element for free use. Copy values that are needed later, because another
+                step may use the same memory.
+            rows: The number of rows that the gradients are the mean of; 0 if they must not count.
         """
 
     def gather(self, slices: Sequence[Slices], rows: float) -> Sequence[Slices]:
-        """Return the gradients of all ranks where those of some rows are not made whole.
+        """Return the gradients of all ranks for parameters with gradients of single rows.
 
-        Called before `average`. Default: they stay the rank's own.
+        Called before `average`. Default: the gradients stay the rank's own.
 
         Args:
-            slices: For each such parameter, which of its rows, and their gradients.
+            slices: For each such parameter, the indices of some rows and their gradients.
             rows: As in `average`.
         """
         return slices
 
     def choose(self, numbers: Sequence[int]) -> None:
-        """Say which of the parameters have gradients, if it takes steps.
+        """Note which parameters have gradients. For strategies that take steps.
 
-        Called before the first step, and again when they are others.
+        Called before the first step, and again after a change.
         """
 
     def see_weights(self, squares: Array) -> None:
-        """Look at the parameters that a step has used, if it takes steps. Called before `take_step`. Default: nothing.
+        """Check the parameters that a step has used, before `take_step`. For strategies that take steps.
 
         Args:
-            squares: For each parameter that was chosen, the sum of the squares of its elements; NaN if it is not known
-                to four digits.
+            squares: The sum of squares of each chosen parameter's elements; NaN if it is not known to four digits.
         """
 
     def take_step(self, flat: Array, rate: float, *, counts: bool) -> None:
-        """Turn this rank's gradients into what the parameters become, in place, if it takes steps.
+        """Replace this rank's gradients by the new parameters, in place. For strategies that take steps.
 
         Args:
-            flat: All of them, and a last element that has no meaning and may be used.
+            flat: All gradients, and a last element for free use.
             rate: The optimizer's learning rate.
-            counts: Whether the gradients shall count; if not, the parameters become what they are for all ranks now.
+            counts: Whether the gradients count. If not, the new parameters are those of all ranks now.
         """
         raise NotImplementedError(f"{type(self).__name__} takes steps, so it needs take_step().")
 
@@ -280,49 +276,51 @@ class StrategyRuntime:
         """Called when a training loop begins and the ranks' parameters are equal."""
 
     def begin_epoch(self, model: HostModel) -> None:
-        """Called when an epoch begins, where the framework knows of epochs."""
+        """Called when an epoch begins, if the framework has epochs."""
 
     def after_steps(self, model: HostModel, count: int) -> None:
-        """Called when steps are taken."""
+        """Called after one or more steps."""
 
     def synchronize(self, model: HostModel) -> None:
-        """Make the ranks' parameters equal, where they may differ now."""
+        """Make the ranks' parameters equal, if they may differ now."""
 
     def close(self) -> None:
-        """Give back what is held.
+        """Release all resources.
 
-        Called when the training function has returned or raised; the other ranks may be gone.
+        Called when the training function has returned or raised an error. The other ranks may be gone.
         """
 
 
 class NativeStrategy:
-    """A strategy at work in one rank, on the objects of one framework.
+    """The work of a strategy in one rank, on the objects of one framework.
 
-    Each framework has one that drives any `StrategyRuntime`; where it can do better than host arrays, it declares an
-    override for a strategy (``OVERRIDES`` in its ``strategies``). All calls come from the thread that trains, and in
-    all ranks in the same order.
+    Each framework has a subclass that drives any `StrategyRuntime`. If it can do better than host arrays, it declares
+    an override for a strategy (``OVERRIDES`` in its ``strategies``). All calls come from the thread that trains, in all
+    ranks in the same order.
     """
 
     needs_optimizer: bool = False
     """Whether nothing travels unless the model's optimizer was prepared."""
     shares_gradients: bool = True
-    """Whether all ranks step with the same gradients, so that what is decided from them (to leave out a step) is the
-    same everywhere."""
+    """Whether all ranks step with the same gradients, so that decisions from them, as to leave out a step, agree."""
 
     @property
     def alike(self) -> Alike:
-        """The kinds of tensors that all ranks have the same of now, or the same part of. Default: none."""
+        """The kinds of tensors that must be equal now in all ranks, or in all ranks with the same shard.
+
+        Default: none."""
         return Alike.NOTHING
 
     def close(self) -> None:
-        """Give back what is held.
+        """Release all resources.
 
-        Called when the training function has returned or raised; the other ranks may be gone, so no collectives.
+        Called when the training function has returned or raised an error. The other ranks may be gone, so no
+        collectives.
         """
 
 
 def build_opened_error(strategy: Strategy, opened: object) -> TypeError:
-    """Return the error of a strategy whose `Strategy.open` returned what a framework cannot drive."""
+    """Return the error for a `Strategy.open` that returned an object which the framework cannot drive."""
     return TypeError(
         f"{type(strategy).__name__}.open() must return a StrategyRuntime, or what the framework has of its own (in "
         f"PyTorch an Exchange), but returned {opened!r}. Use AllReduce(), LocalSGD(8) or ParameterServer(), or derive "
@@ -330,16 +328,16 @@ def build_opened_error(strategy: Strategy, opened: object) -> TypeError:
     )
 
 
-# --- what frameworks call ---------------------------------------------------------------------------------------------
-# The methods above may be a user's. One that returns its result, where it should have changed what it was given, would
-# train as if there were no strategy.
+# --- calls by frameworks ----------------------------------------------------------------------------------------------
+# The methods above may be a user's. A method that returns its result instead of changing its array would train as if
+# there were no strategy, so these functions raise an error.
 
 
 def average(runtime: StrategyRuntime, flat: Array, rows: float) -> None:
     """Call `StrategyRuntime.average`.
 
     Raises:
-        TypeError: It returned something.
+        TypeError: The method returned a value.
     """
     call: Callable[[Array, float], object] = runtime.average
     _check_nothing(runtime, "average", call(flat, rows))
@@ -349,7 +347,7 @@ def take_step(runtime: StrategyRuntime, flat: Array, rate: float, *, counts: boo
     """Call `StrategyRuntime.take_step`.
 
     Raises:
-        TypeError: It returned something.
+        TypeError: The method returned a value.
     """
     call: Callable[..., object] = runtime.take_step
     _check_nothing(runtime, "take_step", call(flat, rate, counts=counts))
@@ -359,7 +357,7 @@ def open_next(runtime: StrategyRuntime) -> StrategyRuntime:
     """Call `StrategyRuntime.open_next`.
 
     Raises:
-        TypeError: It returned no runtime.
+        TypeError: The method did not return a runtime.
     """
     found: object = runtime.open_next()
     if not isinstance(found, StrategyRuntime):
@@ -379,13 +377,13 @@ def _check_nothing(runtime: StrategyRuntime, method: str, returned: object) -> N
 
 
 def flatten(arrays: Sequence[Array]) -> Array:
-    """Return arrays one behind the other, as float32, or as float64 if one of them is."""
+    """Return arrays concatenated into one, as float32, or as float64 if one array is float64."""
     dtype = np.float64 if any(array.dtype == np.float64 for array in arrays) else np.float32
     return np.concatenate([array.reshape(-1).astype(dtype) for array in arrays]) if arrays else np.zeros(0, dtype)
 
 
 def flatten_gradients(gradients: Sequence[Array]) -> Array:
-    """Return gradients as `StrategyRuntime.average` takes them: flattened, and one element more."""
+    """Return gradients as `StrategyRuntime.average` takes them: flattened, with one more element."""
     flat = flatten(gradients)
     return np.append(flat, flat.dtype.type(0))  # a Python 0 would make it float64
 
@@ -394,7 +392,7 @@ def unflatten(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     """Return the parts of a flat array, in their shapes, as views.
 
     Raises:
-        ValueError: It has more elements than they have, or fewer.
+        ValueError: The array does not have as many elements as the shapes.
     """
     sizes = [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
     if flat.shape != (sum(sizes),):
@@ -410,10 +408,10 @@ def unflatten(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
 
 
 def check_shapes(arrays: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> None:
-    """See that arrays have the parameters' shapes. Frameworks would broadcast them, and train something else.
+    """Check that arrays have the parameters' shapes. Frameworks would broadcast other arrays, and train wrongly.
 
     Raises:
-        ValueError: One has another, or there are more or fewer.
+        ValueError: The shape of an array, or the number of arrays, is wrong.
     """
     if len(arrays) != len(shapes):
         raise ValueError(

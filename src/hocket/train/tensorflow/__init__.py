@@ -1,11 +1,11 @@
 """TensorFlow: programs for MultiWorkerMirroredStrategy, with tf-keras, and for ParameterServerStrategy run unchanged.
 
-`config` sets TF_CONFIG in the ranks, and `parameter_servers` in those of a cluster with servers; `trainer` is the
-entry; `loaders` and `keras` (the callback that reports) are what the training function uses. How gradients travel is
-TensorFlow's own affair; for our collectives, and for Keras 3, see `hocket.train.keras`.
+`config` sets TF_CONFIG in the ranks, and `parameter_servers` does so in clusters with servers. `trainer` is the entry.
+The training function uses `loaders` and `keras` (the callback that reports). TensorFlow itself moves the gradients; for
+Hocket's collectives and Keras 3, see `hocket.train.keras`.
 
-Importing this package does not import TensorFlow, which takes seconds: the ranks do. `hocket.train.tensorflow.keras`
-does.
+Importing this package does not import TensorFlow, which takes seconds; the ranks do. `hocket.train.tensorflow.keras`
+imports it.
 """
 
 from hocket import extras as _extras

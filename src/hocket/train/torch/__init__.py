@@ -1,8 +1,8 @@
-"""PyTorch: real DistributedDataParallel across the ranks.
+"""PyTorch: DistributedDataParallel across the ranks.
 
-`config` joins the ranks into a process group; `trainer` is the entry; `models`, `optimizers`, `loaders` (with
-`samplers`), `evaluation`, `devices` and `seeds` are what the training function calls, and `rank_state` has what it has
-prepared; `strategies` say how updates travel. Importing this package imports torch.
+`config` joins the ranks into a process group. `trainer` is the entry. The training function calls `models`,
+`optimizers`, `loaders` (with `samplers`), `evaluation`, `devices` and `seeds`; `rank_state` has the objects that it has
+prepared. `strategies` define how updates travel. Importing this package imports torch.
 """
 
 import typing as _typing

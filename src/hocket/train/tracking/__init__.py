@@ -1,5 +1,5 @@
-"""Where metrics go that are watched or kept: files of lines, TensorBoard, MLflow, a picture.
+"""Outputs for metrics: files of lines, TensorBoard, MLflow, a picture.
 
-Nothing here knows what a trainer is. A package that may be missing is imported on use, and its absence names what to
+Nothing here depends on trainers. Optional packages are imported on use; if one is missing, the error says what to
 install.
 """

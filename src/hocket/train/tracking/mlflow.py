@@ -1,4 +1,4 @@
-"""A run in MLflow, by its client: what the program itself does with MLflow is not touched."""
+"""A run in MLflow, by MLflow's client, so that the program's own use of MLflow is not disturbed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hocket import extras
 from hocket.train.tracking import values
 
 DEFAULT_EXPERIMENT = "0"
-"""The id of the experiment that MLflow makes by itself."""
+"""The id of MLflow's default experiment."""
 
 _MOST_METRICS = 1000  # in a request; MLflow refuses more
 _LONGEST_PARAMETER = 6000  # characters; MLflow refuses longer ones
@@ -29,16 +29,16 @@ def import_client() -> object:
 
 
 class MLflowRun:
-    """One run. `close` must be called.
+    """One run in MLflow. `close` must be called.
 
     Args:
         mlflow: The package.
-        tracking_uri: The server or folder. Default: what MLFLOW_TRACKING_URI says, or MLflow's own default.
-        experiment_id: The experiment; it must be there.
-        experiment_name: Its name, if the id is not given; made if need be.
-        run_name: What the run is called.
-        tags: What it is marked with.
-        parameters: What it was configured with.
+        tracking_uri: The server or folder. Default: the value of MLFLOW_TRACKING_URI, or MLflow's own default.
+        experiment_id: The id of an existing experiment.
+        experiment_name: The experiment's name, if the id is not given. A missing experiment is created.
+        run_name: The run's name.
+        tags: The run's tags.
+        parameters: The training's configuration.
 
     Raises:
         ValueError: There is no experiment of that id.
@@ -76,7 +76,7 @@ class MLflowRun:
         return str(found.experiment_id if found is not None else self._client.create_experiment(name))
 
     def log(self, metrics: Mapping[str, object], step: int) -> None:
-        """Log the numbers among metrics, in one request unless there are very many."""
+        """Log the numbers among metrics, in one request if they are not too many."""
         now = int(time.time() * 1000)
         numbers = values.list_numbers(metrics).items()
         logged = [self._entities.Metric(key, number, now, step) for key, number in numbers]

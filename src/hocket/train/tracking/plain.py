@@ -1,9 +1,8 @@
-"""Metrics as plain data: what a rank reports is what callbacks get, what `Result` has, and what is read from a
-checkpoint later.
+"""Metrics as plain data: callbacks, `Result` and later readers of a checkpoint get the values that a rank reported.
 
-A manifest is JSON, so what JSON cannot give back as it was is refused in the rank, where the line that reported it is
-in the traceback: keys that are no texts, bytes, objects. What has one meaning only is converted: numbers and small
-arrays of numpy, JAX and TensorFlow, and tuples, which become lists.
+A manifest is JSON. Values that JSON would change are refused in the rank, where the traceback shows the line of the
+report: keys that are not text, bytes, objects. Values with only one meaning are converted: numbers and small arrays of
+numpy, JAX and TensorFlow, and tuples, which become lists.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ import numpy as np
 from hocket._base import texts
 
 MOST_ELEMENTS: Final = 1_000
-"""How large an array may be. It goes through the driver, to each callback and into the manifest. A guess."""
+"""The most elements of an array. It goes through the driver, to each callback and into the manifest. A guess."""
 
 MOST_DEPTH: Final = 50
-"""How deep dicts and lists may be nested. A guess; Python's json gives up at about a thousand."""
+"""The most levels of nested dicts and lists. A guess; Python's json gives up at about a thousand."""
 
 _LEAST_INT, _MOST_INT = -(1 << 63), (1 << 64) - 1
-"""What whole numbers of 64 bits hold, with or without sign: others overflow where a logger makes floats of them, or
-have too many digits to be written."""
+"""The range of integers of 64 bits, signed or unsigned. Others overflow when a logger makes floats of them, or have too
+many digits to write."""
 
 
 def convert(metrics: Mapping[object, object], what: str = "metrics") -> dict[str, object]:
     """Return metrics as new dicts and lists of texts, numbers, booleans and None.
 
     Args:
-        metrics: What was reported.
-        what: What messages call it.
+        metrics: The reported metrics.
+        what: Their name in messages.
 
     Raises:
-        TypeError: A key is no text, or a value is of a kind that cannot be kept.
-        ValueError: A value is a torch tensor, a number too large, an array too large, nested too deep, or holds itself.
+        TypeError: A key is not text, or a value has a type that cannot be kept.
+        ValueError: A value is a torch tensor, is too large, is nested too deep, or contains itself.
 
     Example:
         >>> import numpy as np
@@ -82,7 +81,7 @@ def _convert_dict(value: Mapping[object, object], where: str, outer: tuple[int, 
 
 
 def _enter(value: object, where: str, outer: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the dicts and lists around what is inside of a value."""
+    """Return the ids of the dicts and lists around a value's contents, including the value itself."""
     if id(value) in outer:
         raise ValueError(f"{where} holds itself. Report plain numbers, texts, lists and dicts.")
     if len(outer) >= MOST_DEPTH:
@@ -102,7 +101,7 @@ def _check_int(value: int, where: str) -> int:
 
 
 def _convert_array(value: object, where: str, outer: tuple[int, ...]) -> object:
-    torch = sys.modules.get("torch")  # a tensor can only be there if torch is; it is not imported for this
+    torch = sys.modules.get("torch")  # without torch there can be no tensor, so torch is not imported for this
     if torch is not None and isinstance(value, torch.Tensor):
         raise ValueError(  # Ray's class, which programs catch
             f"{where} must be a plain value, but is a torch tensor of shape {tuple(value.shape)}. Pass .item() of it "
@@ -112,7 +111,7 @@ def _convert_array(value: object, where: str, outer: tuple[int, ...]) -> object:
     is_hidden = np.ma.getmaskarray(value) if isinstance(value, np.ma.MaskedArray) else None
     if (
         array.dtype.kind == "V" and "float" in array.dtype.name
-    ):  # bfloat16 and its like, which numpy does not know as numbers
+    ):  # bfloat16 and the like, which numpy does not treat as numbers
         array = array.astype(np.float64)
     if array.dtype.kind not in "biufU":
         raise _build_refusal(value, where)
@@ -123,7 +122,7 @@ def _convert_array(value: object, where: str, outer: tuple[int, ...]) -> object:
         )
     if array.dtype.kind == "f":
         array = array.astype(np.float64)
-    if is_hidden is not None:  # what is behind a mask is no value
+    if is_hidden is not None:  # masked elements have no value
         array = array.astype(object)
         array[is_hidden] = None
     return _convert(array.tolist(), where, outer)
@@ -140,7 +139,7 @@ def _build_refusal(value: object, where: str) -> TypeError:
 def get_metric(metrics: Mapping[str, object], name: str) -> Any:
     """Return a metric, None if it is missing; ``"a/b"`` looks into nested dicts if no key has that name.
 
-    An integer beyond all floats is infinite.
+    An integer beyond the range of floats becomes infinite.
     """
     value: Any = metrics
     for part in (name,) if name in metrics else name.split("/"):

@@ -1,5 +1,4 @@
-"""Curves of metrics in a picture, by matplotlib; without its global state, so that figures of the program are not
-touched."""
+"""Curves of metrics in a picture, by matplotlib without its global state, which belongs to the program's figures."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ def import_figure() -> Any:
 
 
 def find_loss_keys(keys: Sequence[str]) -> list[str]:
-    """Return which of the keys name a loss: ``"loss"``, ``"val/loss"``, ``"train_loss"``."""
+    """Return the keys that name a loss: ``"loss"``, ``"val/loss"``, ``"train_loss"``."""
     return [key for key in keys if key.lower().endswith("loss")]
 
 
@@ -36,8 +35,9 @@ def save_curve(
 
     Args:
         history: The metrics of each report, as `Result.metrics_history`.
-        path: The file. Its suffix says which format: ``.png``, ``.svg``, ``.pdf``.
-        keys: Which metrics; ``"val/loss"`` looks into nested ones. Default: those whose name ends in ``loss``.
+        path: The file. Its suffix selects the format: ``.png``, ``.svg``, ``.pdf``.
+        keys: The metrics to draw; ``"val/loss"`` looks into nested ones. Default: those with a name that ends in
+            ``loss``.
         step_key: The metric on the horizontal axis. Default: ``"step"`` if every report has it, else the number of the
             report.
 

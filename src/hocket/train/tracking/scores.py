@@ -1,4 +1,4 @@
-"""How good a report is: the rank of trials and of checkpoints, and which checkpoints are kept."""
+"""Scores of reports: the order of trials and of checkpoints, and which checkpoints are kept."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hocket.train.tracking import plain
 
 
 def score(metrics: Mapping[str, object], metric: str | None, mode: str | None) -> float:
-    """Return a metric so that more is better; minus infinity if it is missing, NaN, or no number.
+    """Return a metric as a score, where more is better; minus infinity if it is missing, NaN, or not a number.
 
     Args:
-        metrics: A report.
-        metric: The metric, nested ones with ``/``; None if nothing ranks.
-        mode: ``"max"``, or ``"min"`` if less of it is better.
+        metrics: A report's metrics.
+        metric: The metric's name, with ``/`` for nested ones; None for no ranking.
+        mode: ``"max"``, or ``"min"`` if less is better.
     """
     value: Any = plain.get_metric(metrics, metric) if metric else None
     if not isinstance(value, int | float) or math.isnan(value):
@@ -24,12 +24,12 @@ def score(metrics: Mapping[str, object], metric: str | None, mode: str | None) -
 
 
 def sort_best_first(reports: Sequence[Mapping[str, object]], metric: str | None, mode: str | None) -> list[int]:
-    """Return the places of reports, best first; of equals, and without a metric, the newer first.
+    """Return the indices of reports, best first; of equal ones, and without a metric, the newer first.
 
     Args:
-        reports: Oldest first.
-        metric: See `score`, as for `mode`.
-        mode: See there.
+        reports: The reports, oldest first.
+        metric: See `score`.
+        mode: See `score`.
     """
     return sorted(range(len(reports)), key=lambda place: (score(reports[place], metric, mode), place), reverse=True)
 
@@ -37,13 +37,13 @@ def sort_best_first(reports: Sequence[Mapping[str, object]], metric: str | None,
 def choose_kept(
     reports: Sequence[Mapping[str, object]], num_to_keep: int | None, metric: str | None, mode: str | None
 ) -> set[int]:
-    """Return the places of the reports whose checkpoints are kept: the best, or the newest, and always the last.
+    """Return the indices of the checkpoints to keep: the best, or without a metric the newest, and always the last.
 
     Args:
-        reports: One for each checkpoint, oldest first.
-        num_to_keep: How many are kept; None: all.
-        metric: See `score`, as for `mode`.
-        mode: See there.
+        reports: A report for each checkpoint, oldest first.
+        num_to_keep: The number of checkpoints to keep; None: all.
+        metric: See `score`.
+        mode: See `score`.
     """
     if num_to_keep is None:
         return set(range(len(reports)))

@@ -1,4 +1,4 @@
-"""Rows of metrics in files: a JSON object a line, or comma-separated values."""
+"""Lines of metrics in files: a JSON object each, or comma-separated values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hocket.stores import local_files
 from hocket.train.tracking import values
 
 _STRANGE: Final = "backslashreplace"
-"""How text is written that UTF-8 cannot hold: half of a surrogate pair."""
+"""The error handler for text that UTF-8 cannot hold: half of a surrogate pair."""
 
 
 def _end_line(path: Path) -> None:
-    """End a line that a full disk or a crash has cut, so that the next row has one of its own."""
+    """End a line that a full disk or a crash has cut, so that the next row gets a line of its own."""
     if not (path.is_file() and path.stat().st_size):
         return
     with path.open("rb+") as file:
@@ -27,7 +27,7 @@ def _end_line(path: Path) -> None:
 
 
 class JsonLines:
-    """A file to which each row adds a line. Rows that are there already stay. `close` must be called.
+    """A file with a line of JSON for each row. Existing lines stay. `close` must be called.
 
     Args:
         path: The file; its folder is made if need be.
@@ -39,7 +39,7 @@ class JsonLines:
         self._file = path.open("a", encoding="utf-8")
 
     def add(self, row: Mapping[str, object]) -> None:
-        """Add a row; it can be read at once."""
+        """Add a row, readable at once."""
         self._file.write(f"{values.encode(row)}\n")
         self._file.flush()
 
@@ -49,17 +49,15 @@ class JsonLines:
 
 
 class Csv:
-    """A file with a header.
+    """A file of comma-separated values with a header. `close` must be called.
 
-    Rows that are there already stay; a column that is new is added, and the file written anew for it.
-
-    Nested values get columns of their own, ``val/loss``. `close` must be called.
+    Existing rows stay. For a new column the file is written anew. Nested values get columns of their own, ``val/loss``.
 
     Args:
         path: The file; its folder is made if need be.
 
     Raises:
-        ValueError: There is a file that has no header.
+        ValueError: The existing file has no header.
     """
 
     def __init__(self, path: Path) -> None:
@@ -86,7 +84,7 @@ class Csv:
         return file, csv.DictWriter(file, self._columns, restval="", lineterminator="\n")
 
     def add(self, row: Mapping[str, object]) -> None:
-        """Add a row; it can be read at once."""
+        """Add a row, readable at once."""
         flat = dict(values.flatten(row))
         new = [key for key in flat if key not in self._columns]
         if new:
@@ -95,7 +93,7 @@ class Csv:
         self._file.flush()
 
     def _widen(self, new: list[str]) -> None:
-        """Write the file anew, with more columns, beside the old one, and put it in its place."""
+        """Write a new file with more columns, and replace the old file by it."""
         self._file.close()
         with (
             self._path.open(encoding="utf-8", newline="") as old,
@@ -104,7 +102,7 @@ class Csv:
         ):
             rows = list(csv.DictReader(old))
             self._columns += new
-            # Of a line that was cut inside of quotes the reader may make one with more values than columns.
+            # From a line that was cut inside quotes, the reader may make a row with more values than columns.
             writer = csv.DictWriter(file, self._columns, restval="", extrasaction="ignore", lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)

@@ -11,7 +11,7 @@ from hocket._base import texts
 
 
 def flatten(metrics: Mapping[Any, object], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Give each value that is no dict, with its path: ``"val/loss"``.
+    """Yield each value that is not a dict, with its path: ``"val/loss"``.
 
     Example:
         >>> dict(flatten({"loss": 0.5, "val": {"loss": 0.7}}))
@@ -25,13 +25,13 @@ def flatten(metrics: Mapping[Any, object], prefix: str = "") -> Iterator[tuple[s
 
 
 def list_numbers(metrics: Mapping[Any, object]) -> dict[str, float]:
-    """Return the values that are numbers, by path. Numbers of numpy and of torch count."""
+    """Return the values that are numbers, by path, including those of numpy and torch."""
     found = {key: get_optional_number(value) for key, value in flatten(metrics)}
     return {key: number for key, number in found.items() if number is not None}
 
 
 def get_optional_number(value: object) -> float | None:
-    """Return a value as a float; None if it is no number."""
+    """Return a value as a float; None if it is not a number."""
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
         value = value.item()
     if not isinstance(value, bool | int | float):
@@ -43,8 +43,7 @@ def get_optional_number(value: object) -> float | None:
 
 
 def encode(value: object, indent: int | None = None) -> str:
-    """Return a value as JSON: NaN and infinities as null, which JSON lacks; a number for a number of numpy's,
-    ``repr`` for what has no place."""
+    """Return a value as JSON: null for NaN and infinities, numbers for numpy's, ``repr`` for unsupported types."""
     return json.dumps(_make_plain(value), indent=indent)
 
 

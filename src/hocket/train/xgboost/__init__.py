@@ -1,4 +1,4 @@
-"""XGBoost: histograms summed over the ranks by its own collectives.
+"""XGBoost: histograms are summed over the ranks by XGBoost's own collectives.
 
 Importing this package imports XGBoost.
 """

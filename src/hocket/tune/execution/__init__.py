@@ -1,1 +1,1 @@
-"""Where Ray's programs look for `PlacementGroupFactory`; new ones take it from `hocket.tune`."""
+"""A module for programs written for Ray: it has `PlacementGroupFactory`, which others import from `hocket.tune`."""

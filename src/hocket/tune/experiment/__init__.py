@@ -1,4 +1,4 @@
-"""Where Ray's programs look for `Experiment`, and for trials and their states."""
+"""A package for programs written for Ray: it has `Experiment`, trials and their states."""
 
 from hocket.tune.functions import Experiment as Experiment
 from hocket.tune.trial import Trial as Trial

@@ -1,3 +1,3 @@
-"""Where Ray's programs look for `Trial`: ``trial.status == Trial.TERMINATED``."""
+"""A module for programs written for Ray: it has `Trial`, as in ``trial.status == Trial.TERMINATED``."""
 
 from hocket.tune.trial import Trial as Trial

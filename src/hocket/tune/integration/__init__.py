@@ -1,4 +1,4 @@
-"""Bridges from reports of other loops to a trial."""
+"""Bridges from other libraries' training loops to a trial's reports."""
 
 from hocket._base import missing as _missing
 

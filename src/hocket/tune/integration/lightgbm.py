@@ -1,4 +1,4 @@
-"""LightGBM in a trial's function: reports of each iteration. Names are Ray's.
+"""LightGBM in a trial's function: a report for each iteration. Names are Ray's.
 
 Importing this module imports LightGBM.
 """
@@ -16,23 +16,21 @@ with extras.explain("hocket.tune.integration.lightgbm", "LightGBM", "Run pip ins
 
 @final
 class TuneReportCheckpointCallback(trial_reports.TrialReports, callbacks.IterationReports):
-    """Reports what LightGBM finds in each iteration, and saves the model.
+    """A callback that reports LightGBM's metrics of each iteration, and saves the model.
 
     Pass one to ``lightgbm.train(..., callbacks=[...])``, or to ``fit`` of its scikit-learn classes.
 
     Args:
-        metrics: What is reported: a name such as ``"eval-binary_logloss"``, several, or a dict from what the report
-            calls it to LightGBM's name. Default: all.
-        filename: The model's, in the folder of a checkpoint.
-        frequency: After how many iterations each the model is saved; 0 for never before the end.
-        checkpoint_at_end: Whether it is after the last iteration that was asked for. One that stops early has saved
-            what `frequency` says.
-        results_postprocessing_fn: Called with what is to be reported; returns what is. ``lightgbm.cv`` gives
-            ``...-mean`` and ``...-stdv``.
+        metrics: The metrics to report: a name such as ``"eval-binary_logloss"``, several, or a dict from names in the
+            report to LightGBM's names. Default: all.
+        filename: The model's file name in a checkpoint's folder.
+        frequency: Iterations between two saves of the model; 0 for no save before the end.
+        checkpoint_at_end: Whether to save after the last requested iteration. Early stopping skips this save.
+        results_postprocessing_fn: A function that changes the metrics to report. ``cv`` has ``...-mean``, ``...-stdv``.
 
     Raises:
-        TypeError: The metrics are no names, or the function cannot be called.
-        ValueError: The file's name is none, or the frequency is less than 0; later, there is no such metric.
+        TypeError: The metrics are not names, or the function cannot be called.
+        ValueError: The file name is invalid, or the frequency is less than 0; later, a metric does not exist.
 
     Example:
         >>> from hocket.tune.integration.lightgbm import TuneReportCheckpointCallback

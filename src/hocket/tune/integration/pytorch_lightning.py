@@ -1,4 +1,4 @@
-"""Lightning in a trial's function: reports of its metrics, and its checkpoints. Names are Ray's.
+"""Lightning in a trial's function: reports of its metrics, with its checkpoints. Names are Ray's.
 
 Importing this module imports Lightning.
 """
@@ -24,21 +24,21 @@ _HOOKS: Final = sorted(name.removeprefix("on_") for name in dir(pl.Callback) if 
 
 
 class TuneReportCheckpointCallback(pl.Callback):  # type: ignore[misc]  # Lightning is not type-checked
-    """Reports Lightning's metrics, with a checkpoint of its, whenever one of its hooks is called.
+    """A callback that reports Lightning's metrics, with a Lightning checkpoint, at each call of one of its hooks.
 
-    Pass one to ``lightning.pytorch.Trainer(callbacks=[...])``. For a trainer with several devices write a
+    Pass one to ``lightning.pytorch.Trainer(callbacks=[...])``. For a trainer with several devices use a
     `hocket.train.torch.TorchTrainer`, with `hocket.train.lightning`.
 
     Args:
-        metrics: What is reported: names of Lightning's ``callback_metrics``, or a dict from what the report calls it to
-            Lightning's name. One that Lightning does not have yet is left out, with a warning. Default: all.
-        filename: The checkpoint's, in its folder, for ``trainer.fit(ckpt_path=...)``.
-        save_checkpoints: Whether checkpoints are saved.
-        on: A hook of Lightning's callbacks without ``on_``, or several.
+        metrics: The metrics to report: names of Lightning's ``callback_metrics``, or a dict from names in the report to
+            Lightning's names. A metric that Lightning does not have yet is left out, with a warning. Default: all.
+        filename: The checkpoint's file name in its folder, for ``trainer.fit(ckpt_path=...)``.
+        save_checkpoints: Whether to save checkpoints.
+        on: The hooks: a name of a method of Lightning's callbacks without ``on_``, or several.
 
     Raises:
-        TypeError: The metrics are no names.
-        ValueError: There is no such hook.
+        TypeError: The metrics are not names.
+        ValueError: A hook does not exist.
 
     Example:
         >>> from hocket.tune.integration.pytorch_lightning import TuneReportCheckpointCallback
@@ -94,11 +94,11 @@ def _build_hook(before: Callable[..., object], report: Callable[[Any], None]) ->
 
 @final
 class TuneReportCallback(TuneReportCheckpointCallback):
-    """The same without checkpoints.
+    """A `TuneReportCheckpointCallback` without checkpoints.
 
     Args:
-        metrics: See `TuneReportCheckpointCallback`.
-        on: See there.
+        metrics: As in `TuneReportCheckpointCallback`.
+        on: As in `TuneReportCheckpointCallback`.
     """
 
     def __init__(self, metrics: metric_choice.Choice = None, on: str | Sequence[str] = "validation_end") -> None:

@@ -1,4 +1,4 @@
-"""Reports of a trainer that is fitted in a trial's function. The module's name is Ray's."""
+"""Reports of a trainer that runs in a trial's function. The module's name is Ray's."""
 
 from __future__ import annotations
 

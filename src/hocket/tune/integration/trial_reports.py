@@ -11,10 +11,10 @@ from hocket.tune.worker import trial_session
 
 
 class TrialReports(reports.BoosterReports):
-    """Reports of a trial."""
+    """The reports of a boosting library to a trial's search."""
 
     def send(self, metrics: dict[str, Any], filename: str, save: reports.Save | None) -> None:
-        """Report it as `hocket.tune.report` does."""
+        """Report the metrics, with a checkpoint if `save` is given."""
         if save is None:
             tune.report(metrics)
             return

@@ -1,4 +1,4 @@
-"""XGBoost in a trial's function: reports of each iteration. Names are Ray's.
+"""XGBoost in a trial's function: a report for each iteration. Names are Ray's.
 
 Importing this module imports XGBoost.
 """
@@ -16,23 +16,23 @@ with extras.explain("hocket.tune.integration.xgboost", "XGBoost", "Run pip insta
 
 @final
 class TuneReportCheckpointCallback(trial_reports.TrialReports, callbacks.IterationReports):
-    """Reports what XGBoost finds in each iteration, and saves the model.
+    """A callback that reports XGBoost's metrics of each iteration, and saves the model.
 
-    Pass one to ``xgboost.train(..., callbacks=[...])``. With `checkpoint_at_end` the last metrics are reported once
-    more, with the model: XGBoost does not say beforehand which iteration is the last.
+    Pass one to ``xgboost.train(..., callbacks=[...])``. With `checkpoint_at_end` it reports the last metrics again,
+    with the model, because XGBoost does not say beforehand which iteration is the last.
 
     Args:
-        metrics: What is reported: a name such as ``"eval-logloss"``, several, or a dict from what the report calls it
-            to XGBoost's name. Default: all.
-        filename: The model's, in the folder of a checkpoint.
-        frequency: After how many iterations each the model is saved; 0 for never before the end.
-        checkpoint_at_end: Whether it is at the end.
-        results_postprocessing_fn: Called with what is to be reported; returns what is. ``xgboost.cv`` gives pairs of a
-            mean and a deviation; it has no one model to save.
+        metrics: The metrics to report: a name such as ``"eval-logloss"``, several, or a dict from names in the report
+            to XGBoost's names. Default: all.
+        filename: The model's file name in a checkpoint's folder.
+        frequency: Iterations between two saves of the model; 0 for no save before the end.
+        checkpoint_at_end: Whether to save the model at the end.
+        results_postprocessing_fn: A function from the metrics to the metrics to report. ``xgboost.cv`` gives pairs of a
+            mean and a deviation; it has no single model to save.
 
     Raises:
-        TypeError: The metrics are no names, or the function cannot be called.
-        ValueError: The file's name is none, or the frequency is less than 0; later, there is no such metric.
+        TypeError: The metrics are not names, or the function cannot be called.
+        ValueError: The file name is invalid, or the frequency is less than 0; later, a metric does not exist.
 
     Example:
         >>> from hocket.tune.integration.xgboost import TuneReportCheckpointCallback

@@ -1,1 +1,1 @@
-"""The driver's side of a search: which trial is next, what becomes of a report, and where trials run."""
+"""The driver's side of a search: it chooses the next trial, handles reports, and places trials in processes."""

@@ -1,4 +1,4 @@
-"""A scheduler's actions on the trials of a search, besides its decision about the one that reported."""
+"""A scheduler's actions on the trials of a search, besides its decision about the trial that reported."""
 
 from __future__ import annotations
 
@@ -22,74 +22,74 @@ class Trials(Protocol):
     is_replaying: bool
 
     def finish(self, live: live_trial.LiveTrial, status: trials.Status, reason: str) -> None:
-        """Note that a trial is over."""
+        """Note that a trial has ended."""
 
     def register(self, live: live_trial.LiveTrial, name: str) -> None:
-        """Take a checkpoint of a trial."""
+        """Register a checkpoint of a trial."""
 
     def prune(self, live: live_trial.LiveTrial) -> None:
-        """Remove checkpoints of a trial that are not kept."""
+        """Remove the surplus checkpoints of a trial."""
 
 
 Act: TypeAlias = list[Any]
-"""What is to be done to a trial, as it stands in the log: ``["stop", id, reason]``, ``["pause", id]`` or
-``["exploit", id, source, config, tag]``."""
+"""An action on a trial, as in the log: ``["stop", id, reason]``, ``["pause", id]`` or ``["exploit", id, source, config,
+tag]``."""
 
 
 def stop(trial: trials.Trial, reason: str) -> Act:
-    """Return that a trial is to end."""
+    """Return the action that ends a trial."""
     return ["stop", trial.trial_id, reason]
 
 
 def pause(trial: trials.Trial) -> Act:
-    """Return that a trial is to be set aside."""
+    """Return the action that pauses a trial."""
     return ["pause", trial.trial_id]
 
 
 @final
 @dataclass(slots=True)
 class _Exploit:
-    """A trial's next step, as soon as it has left its function."""
+    """A takeover under way, which a trial completes after it has left its function."""
 
     source: str
-    """The other trial's id."""
+    """The source trial's id."""
     config: dict[str, object]
     tag: str
     taken: tuple[str, live_trial.SavedCheckpoint] | None = None
-    """The other trial's folder and the checkpoint that it had when the scheduler decided, which is kept. None: the one
-    that it is to save first, or that of the trial itself."""
+    """The source's folder, and its checkpoint at the scheduler's decision, which `prune` keeps. None: the source is
+    still to save it, or is the trial itself."""
     has_left: bool = False
-    """Whether the trial waits for that checkpoint alone."""
+    """Whether the trial has left its function, and waits only for that checkpoint."""
 
 
 @final
 class Controls:
-    """`TrialControls` of a search.
+    """The `TrialControls` of a search.
 
     Args:
-        search: Whose trials they are.
+        search: The search.
     """
 
     def __init__(self, search: Trials) -> None:
         self._search = search
         self.wants_checkpoint = False
-        """Whether the trial that reports is to save."""
+        """Whether the reporting trial is to save a checkpoint."""
         self._collected: list[Act] | None = None
-        """What is asked for while a report is decided about; None at other times, when it is done at once."""
+        """The actions requested during a decision about a report; None at other times, when they happen at once."""
         self._exploits: dict[str, _Exploit] = {}
-        """What trials are to go on with, by their ids."""
+        """The takeovers under way, by the ids of their trials."""
         self._sources: dict[str, tuple[str, live_trial.SavedCheckpoint]] = {}
-        """The folder and the latest checkpoint of trials that are finished and have one, by id."""
+        """The folder and the latest checkpoint of each finished trial that has one, by id."""
         self._kept: dict[str, live_trial.LiveTrial] = {}
-        """Trials that are finished, of which a checkpoint was kept for others, by id."""
+        """Finished trials with a checkpoint that is kept for other trials, by id."""
 
     def get_trials(self) -> Sequence[trials.Trial]:
-        """Return the trials that are not finished."""
+        """Return the unfinished trials."""
         return [live.trial for live in self._search.live.values()]
 
     @contextlib.contextmanager
     def collected(self) -> Iterator[list[Act]]:
-        """Give a list of the actions requested in the block, still undone: they go into the log first."""
+        """Yield a list that collects the actions requested in the block. They happen later, after the log has them."""
         self._collected = []
         try:
             yield self._collected
@@ -97,16 +97,17 @@ class Controls:
             self._collected = None
 
     def stop_trial(self, trial: trials.Trial) -> None:
-        """End a trial: at once if it does not run, else at its next report."""
+        """End a trial: a running one at its next report, another at once."""
         self._take(stop(trial, live_trial.BY_SCHEDULER))
 
     def save_trial(self, trial: trials.Trial) -> None:
-        """Have the trial that has just reported save a checkpoint."""
+        """Request a checkpoint from the trial that has just reported."""
         self.wants_checkpoint = True
 
     def exploit(self, trial: trials.Trial, source: trials.Trial, config: dict[str, object], tag: str = "") -> None:
-        """Have a trial go on from another one's latest checkpoint, with a new configuration."""
+        """Let a trial go on from another trial's latest checkpoint, with a new configuration."""
         if not self._search.is_replaying and not (trial is source and self.wants_checkpoint):
+            # Raise now, in the scheduler's call, if the source has no checkpoint.
             self._get_source(source.trial_id)
         self._take(["exploit", trial.trial_id, source.trial_id, config, tag])
 
@@ -117,7 +118,7 @@ class Controls:
             self.perform(act)
 
     def perform(self, act: Act) -> None:
-        """Do an action: at once to a trial that does not run, else when it leaves its function."""
+        """Do an action: on a running trial once it has left its function, on another at once."""
         kind, trial_id, *more = act
         live = self._search.live.get(trial_id)
         if live is None:
@@ -134,40 +135,40 @@ class Controls:
             self._exploits[trial_id] = exploit = _Exploit(*more)
             other = self._search.live.get(exploit.source)
             if other is not None and other is not live and other.expects_save:
-                other.awaited_by.append(trial_id)
+                other.awaited_by.append(trial_id)  # the source saves the wanted state first
             elif other is not live:
                 exploit.taken = self._get_source(exploit.source)
             if not runs:
                 self.carry_out_exploit(live)
 
     def hear_saved(self, trial_id: str) -> None:
-        """Note that a trial's source has saved, or has ended without it."""
+        """Note that a trial's source has saved, or has ended without saving."""
         live, exploit = self._search.live.get(trial_id), self._exploits.get(trial_id)
         if live is None or exploit is None:
             return
         exploit.taken = self._get_source(exploit.source)
         if exploit.has_left:
-            live.trial.status = trials.Status.PAUSED
+            live.trial.status = trials.Status.PAUSED  # it no longer waits for its source
             self.carry_out_exploit(live)
 
     def is_taken(self, folder: str, checkpoint: live_trial.SavedCheckpoint) -> bool:
-        """Tell whether a trial is to go on from a checkpoint of the trial whose folder it is."""
+        """Return whether a trial is to go on from this checkpoint of the trial in `folder`."""
         return any(exploit.taken == (folder, checkpoint) for exploit in self._exploits.values())
 
     def forget(self, live: live_trial.LiveTrial) -> None:
-        """Have a trial go on from its own checkpoint only."""
+        """Cancel a trial's takeover: it goes on from its own checkpoint."""
         exploit = self._exploits.pop(live.trial.trial_id, None)
         if exploit is not None:
             self._give_up(exploit.source)
 
     def _give_up(self, source: str) -> None:
-        """Remove what a trial has that was kept for others only."""
+        """Remove the checkpoints that a trial kept only for others."""
         other = self._search.live.get(source) or self._kept.get(source)
         if other is not None:
             self._search.prune(other)
 
     def remember(self, live: live_trial.LiveTrial) -> None:
-        """Note the latest checkpoint of a trial that is over."""
+        """Note the latest checkpoint of a trial that has ended."""
         self.forget(live)
         if any(self.is_taken(live.folder, one) for one in live.checkpoints):
             self._kept[live.trial.trial_id] = live
@@ -187,12 +188,12 @@ class Controls:
         )
 
     def carry_out_exploit(self, live: live_trial.LiveTrial) -> None:
-        """Give a trial, which has left its function, another one's checkpoint and its new configuration."""
+        """Give a trial that has left its function the source's checkpoint and its new configuration."""
         search, trial_id = self._search, live.trial.trial_id
         exploit = self._exploits[trial_id]
         if exploit.taken is None and exploit.source != trial_id:
             exploit.has_left = True
-            live.trial.status = trials.Status.RUNNING  # nobody has it go on before
+            live.trial.status = trials.Status.RUNNING  # so no scheduler chooses it before
             return
         source_folder, latest = exploit.taken or self._get_source(trial_id)
         del self._exploits[trial_id]
@@ -203,7 +204,7 @@ class Controls:
         )
         target.parent.mkdir(parents=True, exist_ok=True)
         retention.give(source_path, target)
-        # Only the latest change: with all of them each report would have a longer tag than the one before.
+        # Keep only the latest change, or the tag would grow with each takeover.
         tag = live.trial.experiment_tag.partition("@")[0] + exploit.tag
         search.log.append(
             "exploit",
@@ -227,7 +228,7 @@ class Controls:
         tag: str,
         name: str,
     ) -> None:
-        """Note what a trial goes on from."""
+        """Set a trial to the checkpoint that it goes on from."""
         live.iteration, live.seconds = latest.iteration, latest.seconds
         live.trial.last_result = dict(latest.metrics) or live.trial.last_result
         self._search.register(live, name)

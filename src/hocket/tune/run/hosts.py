@@ -1,10 +1,10 @@
-"""Where trials run: in actors, each with what it holds, or in the caller's own process.
+"""The hosts of trials: actors that hold the trials' resources, or the caller's own process.
 
-`TrialPolicy` decides for a crew of actors. Trials wait for room in the order in which the search gives
-them, and none overtakes another: a trial that needs much is not kept waiting by many that need little.
+`TrialPolicy` decides for a crew of actors. Trials wait for room in the order in which the search chooses them. None
+overtakes another, so many small trials cannot hold up a large one.
 
-An actor whose trial has ended runs the next one that holds the same, unless each trial is to have a process of its own.
-A trial whose process dies, or which says nothing for too long, fails alone.
+When its trial has ended, an actor runs the next one with the same resources, unless each trial gets its own process. A
+trial whose process dies, or that is silent for too long, fails alone.
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ from hocket.tune.run import search as searches
 from hocket.tune.worker import orders, programs, trial_actor
 
 GRACE_SECONDS: Final = 5.0
-"""How long a trial may go on to its next report when the search is over. A guess: long enough for a step of most, and
-short enough to be waited for."""
+"""Seconds in which a trial may reach its next report when the search ends. A guess: it lasts for most steps."""
 
 _LOOK_SECONDS: Final = 1.0
-"""How often stoppers are asked while nothing happens."""
+"""Seconds between two looks at stoppers when there are no events."""
 
 _PATIENCE_SECONDS: Final = 2.0
-"""How long a process may take to start before those that are idle make room. A guess: most take a tenth of it."""
+"""Seconds in which a process may start before idle ones make room. A guess: most take a tenth of it."""
 
 
 _EVENTS: Final = "events"
-"""The call that brings a trial's next events."""
+"""The mark of the call that returns a trial's next events."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,37 +50,37 @@ class _Process:
     member: int
     held: Mapping[str, float]
     introduction: orders.Introduction | None = None
-    """Which process it is; None as long as it starts."""
+    """The process's id and host; None until it has started."""
 
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A trial that runs."""
+    """A running trial."""
 
     live: live_trial.LiveTrial
     process: _Process
     begun: float
-    """When it was given to its process."""
+    """When its process got the trial."""
     heard: float = math.inf
-    """When it was heard of last; infinite as long as its process starts."""
+    """When the trial's last event came; infinite until its process has started."""
 
     def waits_long(self, now: float) -> bool:
-        """Tell whether its process has not started for so long that it may wait for what an idle one holds."""
+        """Return whether the process starts so slowly that it may be waiting for an idle process's resources."""
         return self.process.introduction is None and now - self.begun > _PATIENCE_SECONDS
 
 
 @final
 class TrialPolicy:
-    """Decides which trials run in which actors. It starts trials as long as there is room.
+    """A crew's policy: which trials run in which actors. It starts trials as long as there is room.
 
     Args:
-        search: It decides about trials.
-        build: Starts an actor for a trial that holds so much.
-        total: How much of each resource there is.
+        search: The search, which decides about trials.
+        build: Starts an actor that holds the given resources.
+        total: The amount of each resource.
         reuses: Whether an actor runs one trial after another.
-        most: How many trials run at once at most.
-        deadline: When the search is over, in the clock's seconds; None: when it has nothing more to do.
-        timeout_s: Seconds that a trial may say nothing; None: as long as it likes.
+        most: The most trials that run at once.
+        deadline: When the search ends, in the clock's seconds; None: when it has nothing left to do.
+        timeout_s: Seconds that a trial may be silent; None: no limit.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class TrialPolicy:
         self._members = itertools.count()
         self._running: dict[int, _Running] = {}
         self._idle: list[_Process] = []
-        """What is left of trials that have ended: their processes, in the order in which they ended."""
+        """Processes of trials that have ended, in the order of their ends."""
         self._used: dict[str, float] = {}
         self._next: live_trial.LiveTrial | None = None
         self._kill_at: float | None = None
@@ -109,7 +108,7 @@ class TrialPolicy:
         """Whether nothing runs, and nothing is left to start."""
 
     def handle(self, event: contract.Event, now: float) -> Iterator[contract.Action]:
-        """See `crew.contract.Policy`."""
+        """Handle an event; see `crew.contract.Policy`."""
         if isinstance(event, contract.Answered):
             yield from self._follow(self._running[event.member], event.value, now)
         elif isinstance(event, contract.TurnBegan):
@@ -125,7 +124,7 @@ class TrialPolicy:
             self._search.fail(running.live, event.error)
 
     def find_due(self, now: float) -> float | None:
-        """Return how long may be waited at most."""
+        """Return when to act at the latest; None if there is no such time."""
         moments = [self._deadline if not self._search.ending else self._kill_at]
         if self._timeout_s is not None:
             heard = min(running.heard for running in self._running.values())
@@ -139,7 +138,7 @@ class TrialPolicy:
     def _begin_turn(self, now: float) -> Iterator[contract.Action]:
         started = False
         while self._most is None or len(self._running) < self._most:
-            if self._next is None or not self._next.waits:  # a scheduler may end it while it waits for room
+            if self._next is None or not self._next.waits:  # a scheduler may end a trial that waits for room
                 self._next = self._search.choose()
             live = self._next
             if live is None or self._search.ending or not self._has_room(live):
@@ -147,14 +146,14 @@ class TrialPolicy:
             self._next, started = None, True
             yield from self._start(live, now)
         self.is_over = not (started or self._running)
-        yield from self._drop_idle()  # what they hold may be what others wait for
+        yield from self._drop_idle()  # others may be waiting for their resources
         if not self.is_over:
             self._search.step("on_step_begin")
 
     def _has_room(self, live: live_trial.LiveTrial) -> bool:
         check_feasible(live, self._total)
         return all(
-            self._used.get(name, 0.0) + amount <= self._total[name] + 1e-9
+            self._used.get(name, 0.0) + amount <= self._total[name] + 1e-9  # sums of fractions are inexact
             for name, amount in live.resources.items()
             if amount
         )
@@ -176,7 +175,7 @@ class TrialPolicy:
             self._search.fail(live, errors.TuneError(f"Its configuration cannot be sent to it: {assignment}"))
             return
         yield contract.Call(process.member, "run", (assignment,))
-        if process.introduction is not None:
+        if process.introduction is not None:  # a used process does not introduce itself again
             self._search.handle(live, process.introduction)
         yield self._ask(running, None, now)
 
@@ -219,7 +218,7 @@ class TrialPolicy:
         return [contract.Stop(process.member)]
 
     def _look(self, now: float) -> Iterator[contract.Action]:
-        """End what has had its time."""
+        """End the search, and trials, whose time is over."""
         if self._deadline is not None and now >= self._deadline:
             self._search.end("the time budget of the search is over")
         self._search.ask_stopper()
@@ -249,17 +248,17 @@ def run_in_actors(
     budget_s: float | None,
     timeout_s: float | None,
 ) -> None:
-    """Run trials in actors until the search is over; none is left running, whatever happens.
+    """Run trials in actors until the search ends. None runs on, whatever happens.
 
     Args:
-        search: It decides.
-        program: What a trial is.
+        search: The search, which decides about trials.
+        program: The program of a trial.
         reuses: Whether an actor runs one trial after another.
-        holds: Whether an actor holds what its trial asks for. A trainer's does not: its ranks do, and on Ray nothing is
-            lent to them.
-        most: How many trials run at once at most.
-        budget_s: Seconds until the search is over; None: as long as it takes.
-        timeout_s: Seconds that a trial may say nothing; None: as long as it likes.
+        holds: Whether an actor holds its trial's resources. A trainer's does not: its ranks do, and Ray's actors lend
+            them nothing.
+        most: The most trials that run at once.
+        budget_s: Seconds until the search ends; None: no limit.
+        timeout_s: Seconds that a trial may be silent; None: no limit.
     """
     ref = api.put(program)
     policy = TrialPolicy(
@@ -279,7 +278,7 @@ def run_in_actors(
 
 
 def check_feasible(live: live_trial.LiveTrial, total: Mapping[str, float]) -> None:
-    """Raise for a trial that can never begin."""
+    """Raise if the session's resources can never hold a trial."""
     for name, amount in live.resources.items():
         if amount > total.get(name, 0.0) + 1e-9:
             raise exceptions.InfeasibleResourcesError(
@@ -290,18 +289,19 @@ def check_feasible(live: live_trial.LiveTrial, total: Mapping[str, float]) -> No
 
 
 def build_actor(resources: Mapping[str, float], program_ref: object) -> actor.ActorHandle:
-    """Start an actor that holds what a trial asks for."""
+    """Start an actor that holds a trial's resources."""
     known = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
     options: dict[str, Any] = {known[name]: amount for name, amount in resources.items() if name in known}
     options.setdefault("num_cpus", 0)
     others = {name: amount for name, amount in resources.items() if name not in known}
+    # Two threads: see `TrialActor`. No restarts: the search itself tries trials again.
     kind = api.remote(max_concurrency=2, max_restarts=0, resources=others, **options)(trial_actor.TrialActor)
     handle: actor.ActorHandle = kind.remote(program_ref)
     return handle
 
 
 def run_here(search: searches.Search, program: programs.Program, budget_s: float | None) -> None:
-    """Run trials in this process, one after another: breakpoints work. Nothing ends a trial but its reports."""
+    """Run trials in this process, one after another, so that breakpoints work. Only a report can end a trial."""
     deadline = None if budget_s is None else time.monotonic() + budget_s
     total = api.cluster_resources()
     while (live := search.choose()) is not None:
@@ -317,41 +317,41 @@ def run_here(search: searches.Search, program: programs.Program, budget_s: float
 
 
 def _copy_config(assignment: orders.Assignment) -> orders.Assignment:
-    """Give the trial a configuration of its own, as one in another process has it."""
+    """Return an assignment with a copy of its configuration, as a trial in another process would get."""
     blob = encoding.try_pickle(assignment.config)
-    if isinstance(blob, str):  # here it need not travel
+    if isinstance(blob, str):  # it need not travel here
         return assignment
     return dataclasses.replace(assignment, config=pickle.loads(blob))
 
 
 @final
 class _Here:
-    """Carries events of a trial that runs in this thread."""
+    """The carrier of events of a trial that runs in this thread."""
 
     def __init__(self, search: searches.Search, live: live_trial.LiveTrial, deadline: float | None) -> None:
         self._search, self._live, self._deadline = search, live, deadline
         self.error: BaseException | None = None
-        """What came out of the search, and not out of the trial."""
+        """An error of the search, not of the trial."""
 
     def ask(self, report: orders.Report) -> orders.Order:
-        """Hand over a report; return the answer."""
+        """Pass a report to the search, and return the answer."""
         self.look()
         return self._handle(report) or orders.Order(orders.Action.STOP)
 
     def post(self, event: orders.Event) -> None:
-        """Hand over an event."""
+        """Pass an event to the search."""
         self._handle(event)
 
     def _handle(self, event: orders.Event) -> orders.Order | None:
         if self.error is None:
             try:
                 return self._search.handle(self._live, event)
-            except BaseException as error:  # not the trial's: it passes by the function
+            except BaseException as error:  # the search's error: the trial's function must not catch it
                 self.error = error
         return None
 
     def look(self) -> None:
-        """End the search if its time is over."""
+        """End the search if its time is over, or its stopper decides so."""
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._search.end("the time budget of the search is over")
         self._search.ask_stopper()

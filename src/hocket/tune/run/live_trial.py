@@ -1,4 +1,4 @@
-"""The search's notes on a trial that is not finished, beside the trial itself."""
+"""The search's notes on an unfinished trial."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hocket.tune.run import results, settings
 from hocket.tune.worker import orders
 
 BY_SCHEDULER: Final = "its scheduler"
-"""The reason of a trial that its scheduler has ended, which knows of it."""
+"""The reason of an end that the scheduler itself decided. The scheduler then needs no notice."""
 
 
 class Fate(enum.Enum):
-    """The fate of a trial that was ordered to leave its function."""
+    """The next step of a trial that was ordered to leave its function."""
 
     STOP = "stop"
     PAUSE = "pause"
@@ -26,63 +26,63 @@ class Fate(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SavedCheckpoint:
-    """A checkpoint of a trial."""
+    """A checkpoint that a trial has saved."""
 
     name: str
-    """Its folder's name in the trial's folder."""
+    """The name of its folder in the trial's folder."""
     iteration: int
     seconds: float
-    """How long the trial had computed."""
+    """Seconds that the trial had computed."""
     metrics: Mapping[str, Any]
-    """The report that it belongs to."""
+    """The report that the checkpoint belongs to."""
 
 
 @dataclass(slots=True, eq=False)
 class LiveTrial:
-    """A trial that is not finished."""
+    """An unfinished trial."""
 
     trial: trials.Trial
     name: str
     folder: str
     resources: Mapping[str, float]
     iteration: int = 0
-    """How often it has reported, not counting reports after the checkpoint that it last went on from."""
+    """The number of reports, without those after the checkpoint that the trial last went on from."""
     seconds: float = 0.0
-    """How long it has computed."""
+    """Seconds that the trial has computed."""
     start_iteration: int = 0
     start_seconds: float = 0.0
-    """Where it last began or went on."""
+    """The iteration and seconds at which the trial last began or went on."""
     saved: int = 0
-    """How many checkpoints it has saved."""
+    """The number of checkpoints that the trial has saved."""
     checkpoints: list[SavedCheckpoint] = field(default_factory=list)
-    """Those that are kept, oldest first."""
+    """The kept checkpoints, oldest first."""
     attempt: int = 0
-    """How often it has begun or gone on."""
+    """How often the trial has begun or gone on."""
     failures: int = 0
     fate: Fate | None = None
     reason: str = ""
-    """Why it was ordered to leave."""
+    """Why the trial was ordered to leave."""
     introduction: orders.Introduction = field(default_factory=orders.Introduction)
-    """Which process it runs in."""
+    """The trial's process."""
     expects_save: bool = False
-    """Whether it was told to save, and has not done so."""
+    """Whether the trial has an order to save that it has not carried out."""
     awaited_by: list[str] = field(default_factory=list)
-    """The ids of trials that are to go on from what it saves."""
+    """The ids of trials that go on from the next checkpoint of this one."""
     has_metric: bool = False
-    """Whether a report had the metric of the search."""
+    """Whether a report had the search's metric."""
 
     @property
     def waits(self) -> bool:
-        """Whether it can begin or go on."""
+        """Whether the trial can begin or go on."""
         return self.trial.status in (trials.Status.PENDING, trials.Status.PAUSED)
 
     @property
     def latest(self) -> SavedCheckpoint | None:
-        """The checkpoint that it would go on from."""
+        """The checkpoint that the trial would go on from."""
         return self.checkpoints[-1] if self.checkpoints else None
 
     def rewind(self) -> None:
-        """Have it be as it was at its latest checkpoint, or at its beginning."""
+        """Reset the trial to its latest checkpoint, or to its beginning."""
         latest = self.latest
         self.iteration = self.start_iteration = 0 if latest is None else latest.iteration
         self.seconds = self.start_seconds = 0.0 if latest is None else latest.seconds
@@ -90,7 +90,7 @@ class LiveTrial:
         self.fate, self.reason = None, ""
 
     def build_assignment(self, given: settings.Settings) -> orders.Assignment:
-        """Return what the trial's process gets."""
+        """Return the assignment for the trial's process."""
         return orders.Assignment(
             trial_id=self.trial.trial_id,
             name=self.name,
@@ -110,11 +110,11 @@ class LiveTrial:
         )
 
     def complete(self, report: orders.Report, metric: str | None) -> dict[str, Any]:
-        """Count a report, and return it completed.
+        """Count a report, and return its metrics, completed.
 
         Args:
-            report: What the trial has reported.
-            metric: The metric of the search.
+            report: The trial's report.
+            metric: The search's metric.
         """
         self.iteration += 1
         self.seconds += report.seconds

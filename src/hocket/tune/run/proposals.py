@@ -1,4 +1,4 @@
-"""The searcher, and the order in which it hears of results."""
+"""The searcher, and the order in which results reach it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hocket.tune.search import searcher as searchers
 
 @dataclass(slots=True)
 class _Heard:
-    """A trial's news for a searcher."""
+    """The reports and the end of a trial that the searcher has not heard of."""
 
     trial_id: str
     results: list[Mapping[str, Any]] = field(default_factory=list)
@@ -24,13 +24,13 @@ class _Heard:
 
 @final
 class Proposals:
-    """Asks the searcher for configurations, and reports to it what became of them.
+    """The link to the searcher: it gets configurations from it, and passes on their results.
 
     Args:
-        searcher: It knows the space, the metric and the mode.
-        window: If results are told in the order of the trials: when the trial of number n is proposed, those up to
-            n - window have been told, and no others, whatever has ended by then; more, one by one, only to a searcher
-            that proposes nothing before. None: they are told as they come.
+        searcher: The searcher, which knows the space, the metric and the mode.
+        window: If given, results go to the searcher in the order of trials. At the proposal of trial n it then knows
+            trials 0 to n - window, and no others, whatever else has ended. A searcher that proposes nothing gets more
+            results, one by one, until it does. None: results go to the searcher as they come.
     """
 
     def __init__(self, searcher: searchers.Searcher, window: int | None) -> None:
@@ -41,7 +41,7 @@ class Proposals:
         """Whether there will be no more trials."""
 
     def can_propose(self, number: int) -> bool:
-        """Tell whether a trial can be proposed now."""
+        """Return whether a trial can be proposed now."""
         if self.is_finished or self._window is None:
             return not self.is_finished
         needed = range(self._told, number - self._window + 1)
@@ -51,7 +51,7 @@ class Proposals:
         """Return the configuration of a new trial; None if there is none now."""
         self._tell_before(number)
         found = self.searcher.suggest(trial_id)
-        while found is None and self._tell(1):  # it keeps fewer trials under way than the window
+        while found is None and self._tell(1):  # the searcher allows fewer unfinished trials than the window
             found = self.searcher.suggest(trial_id)
         if found is None:
             return None
@@ -67,7 +67,7 @@ class Proposals:
         return found
 
     def restore(self, number: int, trial_id: str, config: Mapping[str, object]) -> None:
-        """Note a trial that was proposed before the search was resumed."""
+        """Take in a trial that was proposed before the search was resumed."""
         self._tell_before(number)
         self.searcher.on_trial_restored(trial_id, config)
         self._expect(number, trial_id)
@@ -77,14 +77,14 @@ class Proposals:
             self._heard[number] = _Heard(trial_id)
 
     def hear_report(self, trial: trials.Trial, result: Mapping[str, object]) -> None:
-        """Note a report."""
+        """Take in a report."""
         if self._window is None:
             self.searcher.on_trial_result(trial.trial_id, result)
-        elif trial.number in self._heard:  # else the searcher knows already: a trial that has failed goes on
+        elif trial.number in self._heard:  # else a failed trial, which the searcher has heard of, goes on
             self._heard[trial.number].results.append(result)
 
     def hear_end(self, trial: trials.Trial, *, is_error: bool) -> None:
-        """Note that a trial has ended."""
+        """Take in a trial's end."""
         last = dict(trial.last_result) or None
         if self._window is None:
             self.searcher.on_trial_complete(trial.trial_id, last, error=is_error)
@@ -95,7 +95,7 @@ class Proposals:
         heard.last, heard.is_error, heard.has_ended = last, is_error, True
 
     def finish(self) -> None:
-        """Tell what was withheld: the search is over."""
+        """Pass on the withheld results: the search has ended."""
         self._tell(len(self._heard))
 
     def _tell_before(self, number: int) -> None:
@@ -103,7 +103,7 @@ class Proposals:
             self._tell(number - self._window + 1 - self._told)
 
     def _tell(self, most: int) -> bool:
-        """Tell of the next trials, up to the first that has not ended; return whether of one."""
+        """Pass on at most `most` trials in order, up to the first unfinished; return whether there were any."""
         begun = self._told
         for _ in range(most):
             first = self._heard.get(self._told)

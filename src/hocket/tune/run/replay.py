@@ -1,8 +1,7 @@
-"""Reading the log of a search into a new one, so that it goes on where it was.
+"""The replay of a search's log into a new search, which then goes on from the log's end.
 
-The searcher and the scheduler, which are new, are shown what happened in the order in which it did. Their decisions of
-then are in the log, so those of now do not count; and the search's settings may have changed since: more
-samples, another stop rule, another scheduler, a narrower space.
+The new searcher and scheduler see all past events in their order. The log has the decisions of that time, so new ones
+do not count. The search's settings may have changed: more samples, another stop rule or scheduler, a narrower space.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from hocket.tune.worker import orders
 
 
 def replay(search: searches.Search, records: Sequence[Mapping[str, Any]], resume: configs.ResumeConfig) -> None:
-    """Bring a new search to where the records end, and decide what becomes of the trials that are left."""
+    """Bring a new search to the state at the end of the records, and decide about unfinished trials."""
     records = [*records, *_revive(search, records, resume)]
     revived = Counter(record["id"] for record in records if record["event"] == "revive")
     search.is_replaying = True
@@ -28,7 +27,7 @@ def replay(search: searches.Search, records: Sequence[Mapping[str, Any]], resume
     for record in records:
         event = record["event"]
         try:
-            if event == "end" and revived[record["id"]]:  # it goes on later: as if it had only failed once
+            if event == "end" and revived[record["id"]]:  # it goes on later, so treat the end as a failure
                 revived[record["id"]] -= 1
                 _retry(search, record)
             elif event in _HANDLERS:
@@ -48,12 +47,12 @@ def replay(search: searches.Search, records: Sequence[Mapping[str, Any]], resume
 
 
 def find_states(records: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[object]]:
-    """Return what callbacks knew last."""
+    """Return the last saved states of callbacks."""
     return next((record["states"] for record in reversed(records) if record["event"] == "callbacks"), ())
 
 
 def _catch_up(search: searches.Search, act: controls.Act) -> None:
-    """Do what was decided, and written down, and not done any more."""
+    """Do an action that the log has, but that was not carried out."""
     live = search.live.get(act[1])
     if live is None:
         return
@@ -63,18 +62,18 @@ def _catch_up(search: searches.Search, act: controls.Act) -> None:
         search.log.append("pause", id=act[1])
         live.trial.status = trials.Status.PAUSED
     else:
-        with contextlib.suppress(errors.TuneError):  # it was to be saved first, so it goes on from what it has
+        with contextlib.suppress(errors.TuneError):  # without the checkpoint it waited for, it goes on from its own
             search.controls.perform(act)
 
 
 def _revive(
     search: searches.Search, records: Sequence[Mapping[str, Any]], resume: configs.ResumeConfig
 ) -> list[dict[str, object]]:
-    """Write down which trials that had ended go on; return what was written."""
+    """Log which finished trials go on; return these records."""
     ended = {record["id"]: record for record in records if record["event"] == "end"}
     for record in records:
         if record["event"] == "revive":
-            del ended[record["id"]]
+            ended.pop(record["id"], None)  # `replay` refuses a log that revives a trial before its end
         elif record["event"] == "end":
             ended[record["id"]] = record
     wanted = {trials.Status.ERROR: resume.errored, trials.Status.TERMINATED: resume.finished}
@@ -105,7 +104,7 @@ def _add(search: searches.Search, record: Mapping[str, Any]) -> None:
 
 def _start(search: searches.Search, record: Mapping[str, Any]) -> None:
     live = search.live[record["id"]]
-    search.settings.scheduler.choose_trial_to_run(search.controls)  # some note there what they have chosen
+    search.settings.scheduler.choose_trial_to_run(search.controls)  # some schedulers note their choices there
     if record["checkpoint"] is None:
         live.checkpoints.clear()
     live.rewind()
@@ -125,7 +124,7 @@ def _report(search: searches.Search, record: Mapping[str, Any]) -> None:
         search.register(live, report.checkpoint)
         search.prune(live)
     search.proposals.hear_report(live.trial, live.trial.last_result)
-    # Another stop rule may be about metrics that were not reported then.
+    # The stop rule may be new, about metrics that were not reported then.
     with contextlib.suppress(errors.TuneError, LookupError):
         search.settings.stopper(live.trial.trial_id, live.trial.last_result)
     is_ruled = any(
@@ -179,7 +178,7 @@ _HANDLERS = {
 
 
 def _resume(search: searches.Search, resume: configs.ResumeConfig) -> None:
-    """Decide what becomes of the trials that had not ended."""
+    """Decide about the unfinished trials."""
     for live in list(search.live.values()):
         if resume.unfinished is configs.ResumeType.SKIP:
             search.leave_out(live)

@@ -1,4 +1,4 @@
-"""A report, completed: the metrics of a trial with what every report has."""
+"""Completed reports: a trial's metrics with the values that every report has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hocket.tune import trial as trials
 from hocket.tune.worker import orders
 
 SHOULD_CHECKPOINT: Final = "should_checkpoint"
-"""The key with which a step's metrics, or a callback that sets it in a report, ask a `Trainable` to save."""
+"""The key that requests a save from a `Trainable`, in a step's metrics or set in a report by a callback."""
 
 ADDED: Final = frozenset(
     {
@@ -31,11 +31,11 @@ ADDED: Final = frozenset(
         "node_ip",
     }
 )
-"""What `complete` adds to the metrics of every report."""
+"""The keys that `complete` adds to the metrics of every report."""
 
 
 def list_reported(names: Iterable[str]) -> list[str]:
-    """Return which of the names of metrics, or of their parts, are the trial's own, sorted."""
+    """Return the names that are the trial's own metrics, or parts of them, sorted."""
     return sorted(name for name in names if name.partition("/")[0] not in ADDED)
 
 
@@ -52,19 +52,19 @@ def complete(
     checkpoint: str | None,
     done: bool,
 ) -> dict[str, Any]:
-    """Return metrics with what Ray Tune adds to them; what the trial reports under the same name stays.
+    """Return metrics with Ray Tune's additional values; a trial's own value under the same name stays.
 
     Args:
-        metrics: What the trial reported.
+        metrics: The trial's metrics.
         trial: The trial.
-        iteration: How many reports it has made.
-        seconds: Since the report before.
-        total: Since the trial began.
-        now: When it was made, in seconds since 1970.
-        since_start: How many reports, and seconds, since the trial last began or went on.
-        where: The process.
-        checkpoint: The name of the checkpoint that came with it.
-        done: Whether it is the last.
+        iteration: The number of its reports.
+        seconds: Seconds since the report before.
+        total: Seconds since the trial began.
+        now: The time of the report, in seconds since 1970.
+        since_start: The number of reports, and seconds, since the trial last began or went on.
+        where: The trial's process.
+        checkpoint: The name of the checkpoint that came with the report.
+        done: Whether the report is the trial's last.
     """
     return {
         "training_iteration": iteration,

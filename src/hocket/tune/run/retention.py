@@ -1,4 +1,4 @@
-"""The checkpoints of a trial: which are kept, and how one gets another's."""
+"""The checkpoints of a trial: which ones are kept, and how a trial gets another's."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from hocket.tune.run import live_trial
 def choose_surplus(
     checkpoints: list[live_trial.SavedCheckpoint], config: train_configs.CheckpointConfig
 ) -> list[live_trial.SavedCheckpoint]:
-    """Return those that are not kept; see `scores.choose_kept`."""
+    """Return the checkpoints that are not kept; see `scores.choose_kept`."""
     key, order = config.checkpoint_score_attribute, config.checkpoint_score_order
     kept = scores.choose_kept([one.metrics for one in checkpoints], config.num_to_keep, key, order)
     return [one for place, one in enumerate(checkpoints) if place not in kept]
 
 
 def remove(folder: Path, checkpoint: live_trial.SavedCheckpoint) -> None:
-    """Remove a checkpoint of the trial whose folder it is."""
+    """Remove a checkpoint of the trial in `folder`."""
     names.join(folder.parent, f"{folder.name}/{checkpoint.name}", "The log of the search")
     storage.remove(storage.Storage(str(folder.parent), folder.name), folder / checkpoint.name)
 
 
 def remove_strays(folder: Path, known: Iterable[str]) -> None:
-    """Remove what an attempt that was killed has left in a trial's folder: checkpoints that it had written and not
-    reported, and halves of them. Copies of checkpoints that the trial has made there under other names stay.
+    """Remove the remains of a killed attempt: whole or half-written checkpoints that the trial had not reported.
+
+    Copies of checkpoints under other names, which the trial has made itself, stay.
 
     Args:
-        folder: The trial's.
-        known: The names of the checkpoints that are in the log.
+        folder: The trial's folder.
+        known: The names of the checkpoints in the log.
     """
     if not folder.is_dir() or folder.is_symlink():
         return
@@ -50,8 +51,10 @@ def remove_strays(folder: Path, known: Iterable[str]) -> None:
 
 
 def give(source: Path, target: Path) -> None:
-    """Make a committed checkpoint another trial's: its files are linked where the disk allows it, and else copied. They
-    do not change after the commit, and the other trial's may be removed."""
+    """Give a committed checkpoint to another trial: link its files if the disk allows it, else copy them.
+
+    Links are safe: files do not change after the commit, and removing one trial's link leaves the other's.
+    """
     with atomic_folders.AtomicFolder(target).writing() as folder:
         shutil.copytree(source, folder, copy_function=_link, dirs_exist_ok=True)
         manifest = storage.get_optional_manifest(folder)

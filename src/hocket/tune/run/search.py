@@ -1,8 +1,8 @@
-"""A search: what is decided after each thing that happens in a trial.
+"""A search: its decisions after each event of a trial.
 
-`Search` runs nothing. `hosts` runs trials: it asks which one is next, passes on each event of a trial, and does what
-the search answers. All decisions go into the log before they are carried out, and a search is resumed by reading the
-log into a new `Search` (`replay`). What its scheduler may do to trials is in `controls`.
+`Search` runs nothing. `hosts` runs trials: it asks the search for the next trial, passes on each event of a trial, and
+follows the answer. The log gets each decision before it is carried out, so reading the log into a new `Search`
+(`replay`) resumes a search. `controls` has the scheduler's actions on trials.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GO_ON = orders.Order(orders.Action.GO_ON)
 _STOP = orders.Order(orders.Action.STOP)
 
 _STATE_SECONDS: Final = 10.0
-"""How often the states of callbacks are kept, as Ray does. They may be large, and most callbacks have none."""
+"""Seconds between two saves of callbacks' states, as in Ray. States may be large, and most callbacks have none."""
 
 
 @final
@@ -29,10 +29,10 @@ class Search:
     """The state of a search, and its decisions.
 
     Args:
-        given: What it is.
-        writer: Its log.
+        given: The search's settings.
+        writer: The search's log.
         clock: Returns seconds since 1970.
-        follow: Called after each event of a trial, with whether it has saved a checkpoint.
+        follow: Called after each event of a trial, with whether the event brought a checkpoint.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class Search:
         self.settings, self.log, self._clock, self._follow = given, writer, clock, follow
         self.live: dict[str, live_trial.LiveTrial] = {}
         self.counts: dict[trials.Status, int] = dict.fromkeys(trials.Status, 0)
-        """How many trials have ended, by how."""
+        """The number of finished trials by their status."""
         self.iteration = 0
-        """How many events it has handled."""
+        """The number of events that the search has handled."""
         self.ending = ""
-        """Why it begins no trial any more; empty as long as it does."""
+        """Why the search starts no more trials; empty as long as it does."""
         self.error: BaseException | None = None
-        """What comes out of `fit`."""
+        """The error that `fit` raises."""
         self.is_replaying = False
         self.controls = controls.Controls(self)
         self.watchers = Watchers(
@@ -62,13 +62,13 @@ class Search:
         self.proposals = self.source.proposals
 
     def choose(self) -> live_trial.LiveTrial | None:
-        """Return the trial that is to begin, or to go on; None if none is now."""
+        """Return the trial that begins or goes on next; None if there is none now."""
         return None if self.ending else self.source.choose()
 
-    # --- what happens in a trial --------------------------------------------------------------------------------------
+    # --- events of a trial --------------------------------------------------------------------------------------------
 
     def begin(self, live: live_trial.LiveTrial) -> orders.Assignment:
-        """Note that a trial begins or goes on; return what it is given."""
+        """Note that a trial begins or goes on, and return its assignment."""
         live.rewind()
         retention.remove_strays(self.settings.folder / live.folder, [one.name for one in live.checkpoints])
         live.trial.status = trials.Status.RUNNING
@@ -87,9 +87,10 @@ class Search:
         return live.build_assignment(self.settings)
 
     def handle(self, live: live_trial.LiveTrial, event: orders.Event) -> orders.Order | None:
-        """Note an event of a trial; return the answer, if it waits for one. When it has left its function
-        (`orders.Ended`) its status says what is next: it is finished, `PAUSED`, or `PENDING` if it is to go on at
-        once."""
+        """Handle an event of a trial, and return the answer if the trial waits for one.
+
+        After `orders.Ended` the trial's status is final, `PAUSED`, or, if it goes on at once, `PENDING`.
+        """
         self.iteration += 1
         order = self._take(live, event)
         self._follow(isinstance(event, orders.Report | orders.Saved) and event.checkpoint is not None)
@@ -113,7 +114,7 @@ class Search:
         return None
 
     def _take_report(self, live: live_trial.LiveTrial, report: orders.Report) -> orders.Order | None:
-        """Decide about a report, and write both down at once: a kill loses both or none."""
+        """Decide about a report, and log both in one line: a kill loses both or none."""
         result = live.complete(report, self.settings.metric)
         is_last = report.is_last or bool(report.metrics.get("done"))
         reason = self._find_stop(live, result, is_last=is_last)
@@ -137,17 +138,17 @@ class Search:
             self._tell_saved(live, report.checkpoint)
         self.proposals.hear_report(live.trial, result)
         self.tell("on_trial_result", live, result=result)
-        if result.get(results.SHOULD_CHECKPOINT):  # set by the trial, or by a callback
+        if result.get(results.SHOULD_CHECKPOINT):  # the trial or a callback may set it
             self.controls.wants_checkpoint = True
         live.expects_save = self.controls.wants_checkpoint and self._can_save(report)
         for act in acts:
             self.controls.perform(act)
-        if live.fate is live_trial.Fate.PAUSE:
+        if live.fate is live_trial.Fate.PAUSE:  # it must go on from this report
             live.expects_save = self._can_save(report)
         return None if report.is_last else self._build_order(live)
 
     def _can_save(self, report: orders.Report) -> bool:
-        """Tell whether a trial can save what it has just reported, and has not done so."""
+        """Return whether a trial can still save the state of its last report."""
         return self.settings.saves_on_request and report.checkpoint is None
 
     @staticmethod
@@ -159,28 +160,28 @@ class Search:
         return orders.Order(orders.Action.GO_ON, saves=True) if live.expects_save else _GO_ON
 
     def _catch_up(self, live: live_trial.LiveTrial) -> None:
-        """Have others go on that have waited for a checkpoint of a trial."""
+        """Let trials go on that wait for a checkpoint of this one."""
         live.expects_save = False
         waiting, live.awaited_by = live.awaited_by, []
         for trial_id in waiting:
             self.controls.hear_saved(trial_id)
 
     def _find_stop(self, live: live_trial.LiveTrial, result: dict[str, object], *, is_last: bool) -> str:
-        """Return why a trial ends with a report if its scheduler need not be asked; empty if it goes on."""
+        """Return why a trial ends at a report whatever its scheduler says; empty if nothing ends it."""
         if is_last:
             return "it returned"
-        if live.fate is live_trial.Fate.STOP:  # decided at another one's report
+        if live.fate is live_trial.Fate.STOP:  # decided at another trial's report
             return live.reason
         if self.settings.stopper(live.trial.trial_id, result):
             return "a stop rule of the search"
         return self.ending
 
     def decide(self, live: live_trial.LiveTrial, result: dict[str, object]) -> list[controls.Act]:
-        """Ask the scheduler about a report; return what is to be done to which trials."""
+        """Get the scheduler's decision about a report; return the actions, on this and other trials."""
         scheduler = self.settings.scheduler
         with self.controls.collected() as acts:
             decision = scheduler.on_trial_result(self.controls, live.trial, result)
-        if any(act[1] == live.trial.trial_id for act in acts):  # then its decision does not count
+        if any(act[1] == live.trial.trial_id for act in acts):  # they override its decision
             return acts
         if decision == scheduler.STOP:
             return [*acts, controls.stop(live.trial, live_trial.BY_SCHEDULER)]
@@ -198,22 +199,22 @@ class Search:
         self.tell("on_checkpoint", live, checkpoint=checkpoints.Checkpoint(self.settings.folder / live.folder / name))
 
     def register(self, live: live_trial.LiveTrial, name: str) -> None:
-        """Take a checkpoint of a trial that belongs to its last report."""
+        """Register a checkpoint that belongs to a trial's last report."""
         live.saved += 1
         result = live.trial.last_result
         live.checkpoints.append(live_trial.SavedCheckpoint(name, live.iteration, live.seconds, result))
         live.trial.checkpoint = name
 
     def prune(self, live: live_trial.LiveTrial) -> None:
-        """Remove the checkpoints of a trial that are not kept."""
+        """Remove the surplus checkpoints of a trial."""
         for surplus in retention.choose_surplus(live.checkpoints, self.settings.run.checkpoint_config):
-            if self.controls.is_taken(live.folder, surplus):
+            if self.controls.is_taken(live.folder, surplus):  # another trial still needs it
                 continue
             live.checkpoints.remove(surplus)
             if not self.is_replaying:
                 retention.remove(self.settings.folder / live.folder, surplus)
 
-    # --- how a trial leaves its function ------------------------------------------------------------------------------
+    # --- a trial leaves its function ----------------------------------------------------------------------------------
 
     def _leave(self, live: live_trial.LiveTrial, event: orders.Ended) -> None:
         if event.error is not None:
@@ -227,13 +228,13 @@ class Search:
             self.finish(live, trials.Status.TERMINATED, live.reason or "it returned")
 
     def fail(self, live: live_trial.LiveTrial, error: BaseException, traceback: str = "") -> None:
-        """Note that a trial failed: it is tried again, or it is over."""
+        """Handle a trial's failure: try it again, or end it."""
         limit = self.settings.run.failure_config.max_failures
         live.failures += 1
         text = traceback.strip() or f"{type(error).__name__}: {error}"
         if (limit == -1 or live.failures <= limit) and not self.ending:
             if live.fate is live_trial.Fate.STOP and live.reason == live_trial.BY_SCHEDULER:
-                # The scheduler has forgotten it, and would let it run to its end.
+                # The scheduler has dropped the trial, and would never stop it again.
                 self.finish(live, trials.Status.TERMINATED, live.reason, text)
                 return
             self.log.append("retry", id=live.trial.trial_id, error=text)
@@ -256,7 +257,7 @@ class Search:
         text: str | None = None,
         error: BaseException | None = None,
     ) -> None:
-        """Note that a trial is over."""
+        """Check a trial's metric, log its end, and pass the news on."""
         was = live.trial.status
         if status is trials.Status.TERMINATED:
             self._check_metric(live)
@@ -271,14 +272,14 @@ class Search:
         self.note_end(live, status, reason, was)
 
     def note_end(self, live: live_trial.LiveTrial, status: trials.Status, reason: str, was: trials.Status) -> None:
-        """Tell everyone that a trial is over."""
+        """Inform the scheduler, the searcher and the callbacks that a trial has ended."""
         trial = live.trial
         trial.status, trial.reason = status, reason
         is_error = status is trials.Status.ERROR
         scheduler = self.settings.scheduler
         if is_error:
             scheduler.on_trial_error(self.controls, trial)
-        elif was is not trials.Status.RUNNING:
+        elif was is not trials.Status.RUNNING:  # it waited or was paused
             scheduler.on_trial_remove(self.controls, trial)
         elif live.reason != live_trial.BY_SCHEDULER:
             scheduler.on_trial_complete(self.controls, trial, trial.last_result)
@@ -296,7 +297,7 @@ class Search:
 
     def _check_metric(self, live: live_trial.LiveTrial) -> None:
         metric = self.settings.metric
-        if metric is None or live.has_metric or live.trial.last_result.get("done") is None:
+        if metric is None or live.has_metric or live.trial.last_result.get("done") is None:  # it has no report
             return
         found = results.list_reported(live.trial.last_result)
         raise errors.TuneError(
@@ -305,21 +306,21 @@ class Search:
         )
 
     def end(self, reason: str) -> None:
-        """Begin no trial any more; those that run end at their next report."""
+        """Start no more trials; running ones end at their next report."""
         self.ending = self.ending or reason
 
     @property
     def has_stopper(self) -> bool:
-        """Whether something besides reports can end the search."""
+        """Whether a stopper can end the search between reports."""
         return not isinstance(self.settings.stopper, stopper.NoopStopper)
 
     def ask_stopper(self) -> None:
-        """End the search if its stopper says so."""
+        """End the search if its stopper decides so."""
         if self.has_stopper and not self.ending and self.settings.stopper.stop_all():
             self.end("a stopper of the search")
 
     def close(self) -> None:
-        """End what is left when nothing runs and nothing can begin any more: trials that wait for others."""
+        """End the paused trials, as nothing runs and nothing can begin; raise if other work is left."""
         if not self.ending:
             for live in list(self.live.values()):
                 if live.trial.status is trials.Status.PAUSED:
@@ -328,29 +329,29 @@ class Search:
         self.source.proposals.finish()
 
     def tell(self, name: str, live: live_trial.LiveTrial, **more: object) -> None:
-        """Call a method of all callbacks that is about a trial."""
+        """Call a method of all callbacks about a trial."""
         if not self.is_replaying:
             self.watchers.call(name, self.iteration, live.trial, **more)
 
     def step(self, name: str) -> None:
-        """Call a method of all callbacks that is about no trial."""
+        """Call a method of all callbacks about no trial."""
         self.watchers.call(name, self.iteration)
         if self.watchers.states_are_due:
             self.save_states()
 
     def save_states(self) -> None:
-        """Keep what callbacks know."""
+        """Log the states of the callbacks."""
         if states := self.watchers.list_states():
             self.log.append("callbacks", states=states)
 
 
 @final
 class Watchers:
-    """Calls the same method of all callbacks, the user's and what shows the search, in their order.
+    """All callbacks of a search, the user's and the display, called in their order.
 
     Args:
-        callbacks: The user's.
-        keeps_trials: Whether somebody looks at all trials: the user's callbacks, or a reporter. A display does not.
+        callbacks: The user's callbacks.
+        keeps_trials: Whether a user's callback or a reporter reads the list of all trials. A display does not.
     """
 
     def __init__(self, callbacks: Sequence[callback.Callback], *, keeps_trials: bool) -> None:
@@ -360,41 +361,41 @@ class Watchers:
         self._trials: list[trials.Trial] = []
 
     def add(self, one: callback.Callback) -> None:
-        """Call this one too, after the others."""
+        """Add a callback after the others."""
         self._callbacks.append(one)
 
     def note(self, trial: trials.Trial) -> None:
-        """Take a trial into what callbacks are given, if somebody looks at it."""
+        """Add a trial to the list that callbacks get, if any of them reads it."""
         if self._keeps:
             self._trials.append(trial)
 
     @property
     def states_are_due(self) -> bool:
-        """Whether the states of the user's callbacks have not been listed for a while."""
+        """Whether the states of the user's callbacks are due to be saved again."""
         return bool(self._users) and time.monotonic() - self._states_at > _STATE_SECONDS
 
     def list_states(self) -> list[list[object]]:
-        """Return the class and the state of each of the user's callbacks; nothing if none has one."""
+        """Return the class and the state of each of the user's callbacks; an empty list if none has a state."""
         self._states_at = time.monotonic()
         states = [[type(one).__qualname__, one.get_state()] for one in self._users]
         return states if any(state is not None for _, state in states) else []
 
     def set_states(self, states: Sequence[Sequence[object]]) -> None:
-        """Give callbacks what those of the same place and class returned."""
+        """Give each callback the state of the callback at its place, if the class is the same."""
         for one, (name, state) in zip(self._users, states, strict=False):
             if state is not None and name == type(one).__qualname__:
                 one.set_state(state)
 
     def call(self, name: str, iteration: int, *about: trials.Trial, **more: object) -> None:
-        """Call a method that gets the search's events so far and its trials."""
+        """Call a method that takes the number of events and all trials."""
         for one in self._callbacks:
             getattr(one, name)(iteration, self._trials, *about, **more)
 
     def call_once(self, name: str, **info: object) -> None:
-        """Call a method of the search's begin."""
+        """Call a method that takes neither."""
         for one in self._callbacks:
             getattr(one, name)(**info)
 
     def call_at_end(self) -> None:
-        """Call what is called after the last trial."""
+        """Call the method for the search's end."""
         self.call_once("on_experiment_end", trials=self._trials)

@@ -13,18 +13,18 @@ from hocket.tune.schedulers import contract
 from hocket.tune.search import searcher
 
 ResourceRequest: TypeAlias = Callable[[dict[str, Any]], Mapping[str, float]]
-"""Returns what a trial of a configuration holds, by resource name."""
+"""A function from a configuration to the resources of its trial, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A search."""
+    """All settings of a search."""
 
     folder: Path
-    """Where it is kept."""
+    """The search's folder."""
     trainable_name: str
     prefix: str
-    """How its trials' ids begin."""
+    """The prefix of its trials' ids."""
     metric: str | None
     mode: str | None
     seed: int
@@ -32,21 +32,21 @@ class Settings:
     run: configs.RunConfig
     space: Mapping[str, object]
     searcher: searcher.Searcher
-    """It knows its space."""
+    """The searcher, which knows the space."""
     scheduler: contract.TrialScheduler
     stopper: stopper.Stopper
     request: ResourceRequest
     max_trials: int | None
-    """How many trials there are; None: the searcher says when it has no more."""
+    """The number of trials; None: the searcher decides when there are no more."""
     window: int | None
     """See `proposals.Proposals`."""
     saves_on_request: bool
-    """Whether a trial can be told to save: a `Trainable`."""
+    """Whether a trial can save when ordered to, as a `Trainable` can."""
     frequency: int = 0
-    """After how many steps a `Trainable` saves."""
+    """The steps between two saves of a `Trainable`."""
     saves_at_end: bool = False
     """Whether a `Trainable` saves when it ends."""
     key: bytes = field(default_factory=secrets.token_bytes)
-    """What trials of this process's search sign their pickles with: another one opens what is signed."""
+    """The key with which this search's trials sign their pickles. A trial opens another's pickle if it is signed."""
     trusts: bool = False
-    """Whether a `Trainable` opens what is pickled in its checkpoints, whoever may write there."""
+    """Whether a `Trainable` unpickles its checkpoints even if other users may write to them."""

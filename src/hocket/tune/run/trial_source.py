@@ -1,4 +1,4 @@
-"""Where trials come from: the searcher proposes them, and the scheduler chooses which is next."""
+"""The source of trials: the searcher proposes them, and the scheduler chooses the next one."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hocket.tune.search import variants
 
 @final
 class TrialSource:
-    """Proposes trials, and chooses among those that wait.
+    """The source of a search's next trials: it proposes new trials, and chooses among those that wait.
 
     Args:
-        given: What the search is.
-        writer: Its log.
-        live: Its trials that are not finished, by id; new ones are put there.
-        controls: For the scheduler.
+        given: The search's settings.
+        writer: The search's log.
+        live: The search's unfinished trials by id, to which new ones are added.
+        controls: The scheduler's controls.
         note: Called with each new trial.
     """
 
@@ -41,7 +41,7 @@ class TrialSource:
         self._folders: set[str] = set()
 
     def choose(self) -> live_trial.LiveTrial | None:
-        """Return the trial that is to begin, or to go on; None if none is now."""
+        """Return the trial that begins or goes on next; None if there is none now."""
         scheduler = self._settings.scheduler
         if scheduler.looks_ahead:
             self._look_ahead(None)
@@ -70,13 +70,13 @@ class TrialSource:
         return any(live.trial.status is pending and live.trial is not but for live in self._live.values())
 
     def _look_ahead(self, chosen: trials.Trial | None) -> None:
-        """Have a trial wait that is not the one which begins."""
+        """Propose a trial unless another than the chosen one waits already."""
         if not self._has_pending(but=chosen):
             self._propose()
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether no trial will be proposed any more."""
+        """Whether no more trials will be proposed."""
         most = self._settings.max_trials
         return self.proposals.is_finished or (most is not None and self.num_proposed >= most)
 
@@ -96,12 +96,12 @@ class TrialSource:
         return True
 
     def build_tag(self, number: int, config: dict[str, object]) -> str:
-        """Return a trial's number with what was chosen for it."""
+        """Return a trial's number and the values that were chosen for it."""
         values = variants.format_tag(variants.find_values(self._settings.space, config))
         return f"{number}_{values}" if values else str(number)
 
     def add(self, trial: trials.Trial, folder: str | None = None) -> live_trial.LiveTrial:
-        """Take a new trial."""
+        """Add a new trial to the search."""
         trial.trainable_name = self._settings.trainable_name
         trial.name = name = f"{self._settings.trainable_name}_{trial.trial_id}"
         if self._settings.tune.trial_name_creator is not None:
@@ -116,7 +116,7 @@ class TrialSource:
                     f"returned {texts.safe_repr(folder)} for trial {trial.trial_id}: {fault}."
                 )
             if folder not in self._folders and (self._settings.folder / folder).is_dir():
-                folder = f"{folder}_{self._settings.prefix}"  # an earlier search of this name has a trial there
+                folder = f"{folder}_{self._settings.prefix}"  # an earlier search has a trial of this name
         if folder in self._folders:
             raise ValueError(
                 f"Each trial needs a folder of its own, but {folder!r} is another one's, and trial_name_creator or "
@@ -132,7 +132,7 @@ class TrialSource:
         return found
 
     def check_end(self) -> None:
-        """Raise if nothing runs or can begin, but there is more to do."""
+        """Raise if trials are left or to come, but nothing runs or can begin."""
         if self._live:
             raise errors.TuneError(
                 f"{type(self._settings.scheduler).__name__}.choose_trial_to_run() returned None, but nothing runs, and "

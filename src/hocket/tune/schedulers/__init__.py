@@ -1,4 +1,4 @@
-"""Schedulers: what decides, after each report of a trial, whether it goes on."""
+"""Schedulers, which decide after each report of a trial whether it goes on."""
 
 from hocket._base import missing as _missing
 from hocket.tune.schedulers.async_hyperband import ASHAScheduler as ASHAScheduler

@@ -1,16 +1,16 @@
-"""Asynchronous successive halving: a trial is stopped at a rung if it is not among the best that were there before.
+"""Asynchronous successive halving: at each rung, a trial stops if its score is low among the earlier scores there.
 
-The rungs of a bracket lie at ``grace_period * reduction_factor ** k``. When a trial's time comes to a rung or passes
-it, its score is noted there, and it goes on if the score is not below the quantile ``1 - 1 / reduction_factor`` of the
-scores that were noted there before (linear interpolation). This is the variant that stops trials, which needs no
-checkpoints and never waits: Li, Jamieson, Rostamizadeh, Gonina, Hardt, Recht and Talwalkar, "A System for Massively
-Parallel Hyperparameter Tuning" (2020), algorithm 2, where trials are promoted instead.
+The rungs of a bracket lie at ``grace_period * reduction_factor ** k``. When a trial reaches or passes a rung, its score
+is recorded there. It goes on if the score is not below the quantile ``1 - 1 / reduction_factor`` of the rung's earlier
+scores (linear interpolation). This variant stops trials, so it needs no checkpoints and never waits. In algorithm 2 of
+Li, Jamieson, Rostamizadeh, Gonina, Hardt, Recht and Talwalkar, "A System for Massively Parallel Hyperparameter Tuning"
+(2020), trials are promoted instead.
 
-The quantile keeps the first trials of a rung, whatever they are, and the best one always.
+The first trial of a rung always passes, and so does the best so far.
 
-A report may pass several rungs at once. It is noted at the highest of them, and the rungs below it are left out: a
-score of a later time would be unfair to those that were there in time. (Ray notes such a trial at the lower ones with
-its next reports.) NaN counts at a rung as minus infinity. (In Ray it does not count, and its trial goes on.)
+A report may pass several rungs at once. Its score then counts only at the highest: at lower ones a later score would be
+unfair to trials that reported in time. (Ray adds such a trial's next reports to the lower rungs.) NaN counts at a rung
+as minus infinity. (In Ray it does not count, and its trial goes on.)
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from hocket.tune.schedulers import checks, contract, fifo
 @keywords.guard_init
 @final
 class AsyncHyperBandScheduler(fifo.FIFOScheduler):
-    """Stops trials that are not among the best at rungs of growing time (ASHA). Nothing ever waits.
+    """A scheduler that stops trials that are not among the best at rungs of growing time (ASHA). No trial waits.
 
     Args:
-        time_attr: What counts as time in a report: any number that grows.
-        metric: The metric; the search's, if it is left out.
-        mode: ``"max"`` or ``"min"``; the search's, if it is left out.
-        max_t: Trials that have come to this time are stopped, in units of `time_attr`.
-        grace_period: The first rung; no trial is stopped before it, in the same units.
-        reduction_factor: One of so many goes on at a rung, and so many times as long. More than 1.
-        brackets: How many brackets there are. Bracket ``s`` has no rungs below
-            ``grace_period * reduction_factor ** s``. Trials are distributed among them at random, most to the first.
-        stop_last_trials: Whether trials are stopped at `max_t`.
-        seed: Of that distribution; the search's, if it is left out.
+        time_attr: The key of a report's time: any number that grows.
+        metric: The metric. Default: the search's.
+        mode: ``"max"`` or ``"min"``. Default: the search's.
+        max_t: The time at which trials stop, in units of `time_attr`.
+        grace_period: The first rung, in the same units. No trial stops before it.
+        reduction_factor: At a rung one in this many trials goes on, to this many times the rung's time. More than 1.
+        brackets: The number of brackets. Bracket ``s`` has no rungs below ``grace_period * reduction_factor ** s``.
+            Trials go to brackets at random, most to the first.
+        stop_last_trials: Whether trials stop at `max_t`.
+        seed: The seed of the choice of brackets. Default: the search's.
 
     Raises:
-        ValueError: An argument is out of range, or the metric is not known when the first trial comes.
+        ValueError: An argument is out of range, or the metric is unknown at the first trial.
 
     Example:
         >>> from hocket.tune.schedulers import ASHAScheduler
@@ -88,7 +88,7 @@ class AsyncHyperBandScheduler(fifo.FIFOScheduler):
         self._brackets = [_Bracket(grace_period, max_t, reduction_factor, number) for number in range(brackets)]
         longest = len(self._brackets[0].rungs)
         self._weights = [math.exp(len(bracket.rungs) - longest) for bracket in self._brackets]
-        #: Of each trial that is not finished: its bracket, and how many of the bracket's rungs are behind it.
+        #: The bracket of each unfinished trial, and the number of the bracket's rungs that it has passed.
         self._places: dict[str, tuple[_Bracket, int]] = {}
         self._num_stopped = 0
 
@@ -105,7 +105,7 @@ class AsyncHyperBandScheduler(fifo.FIFOScheduler):
     def on_trial_result(
         self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, Any]
     ) -> contract.Decision:
-        """Stop a trial that has come to `max_t`, or to a rung where it is not among the best."""
+        """Stop a trial at `max_t`, or at a rung where it is not among the best."""
         time, score = self._clock.read(result), self.get_score(result)
         if time is None or score is None:
             return self.CONTINUE
@@ -119,7 +119,7 @@ class AsyncHyperBandScheduler(fifo.FIFOScheduler):
     def on_trial_complete(
         self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, Any]
     ) -> None:
-        """Note the last report of a trial at its rung."""
+        """Record the last report of a trial at its rung."""
         self._clock.note_end(self, result)
         time, score = self._clock.read(result), self.get_score(result)
         if time is not None and score is not None:
@@ -127,15 +127,15 @@ class AsyncHyperBandScheduler(fifo.FIFOScheduler):
         self._places.pop(trial.trial_id, None)
 
     def on_trial_error(self, controls: contract.TrialControls, trial: trials.Trial) -> None:
-        """Forget where a trial was; its scores count on."""
+        """Forget a trial's place; its scores still count."""
         self._places.pop(trial.trial_id, None)
 
     def on_trial_remove(self, controls: contract.TrialControls, trial: trials.Trial) -> None:
-        """Forget where a trial was; its scores count on."""
+        """Forget a trial's place; its scores still count."""
         self._places.pop(trial.trial_id, None)
 
     def _note(self, trial: trials.Trial, time: float, score: float) -> bool:
-        """Note a score at the rung that a trial has come to, if any; return whether it goes on."""
+        """Record a score at the rung that a trial has reached, if any; return whether the trial goes on."""
         if trial.trial_id not in self._places:
             return True
         bracket, behind = self._places[trial.trial_id]
@@ -146,39 +146,36 @@ class AsyncHyperBandScheduler(fifo.FIFOScheduler):
         return bracket.note(reached - 1, score)
 
     def debug_string(self) -> str:
-        """Return how many trials it has stopped, and what must be reached at each rung."""
+        """Return the number of stopped trials, and the limit at each rung."""
         rungs = (" | ".join(bracket.describe(-1 if self.mode == "min" else 1)) for bracket in self._brackets)
         return "\n".join([f"AsyncHyperBand: {self._num_stopped} stopped", *rungs])
 
 
 ASHAScheduler = AsyncHyperBandScheduler
-"""Its other name."""
+"""The paper's name."""
 
 
 @final
 class _Bracket:
-    """Rungs, and the scores that were noted at each.
-
-    A score is put into a sorted list, which moves memory: with 100,000 scores some 10 microseconds (guessed).
-    """
+    """A bracket's rungs, and the scores at each."""
 
     def __init__(self, first: float, max_t: float, factor: float, skipped: int) -> None:
         self._quantile: Final = 1 - 1 / factor
-        #: Their times, ascending.
+        #: The rungs' times, ascending.
         self.rungs: Final[list[float]] = []
         while (rung := first * factor ** (len(self.rungs) + skipped)) <= max_t:
             self.rungs.append(rung)
         self._scores: Final[list[list[float]]] = [[] for _ in self.rungs]
 
     def note(self, rung: int, score: float) -> bool:
-        """Note a score; return whether it reaches the limit until now."""
+        """Record a score; return whether it reaches the limit so far."""
         scores = self._scores[rung]
         passes = not scores or score >= interpolate(scores, self._quantile)
-        bisect.insort(scores, score)
+        bisect.insort(scores, score)  # moves memory: some 10 µs with 100,000 scores (a guess)
         return passes
 
     def describe(self, sign: int) -> list[str]:
-        """Return in words what must be reached at each rung."""
+        """Return the limit at each rung in words."""
         return [
             f"{rung:g}: {sign * interpolate(scores, self._quantile):g}" if scores else f"{rung:g}: none"
             for rung, scores in zip(self.rungs, self._scores, strict=True)
@@ -186,8 +183,10 @@ class _Bracket:
 
 
 def interpolate(ordered: list[float], quantile: float) -> float:
-    """Return a quantile of ascending numbers as NumPy's ``quantile`` does, but with infinities. Between minus infinity
-    and a number lies minus infinity, and between a number and infinity lies infinity."""
+    """Return a quantile of ascending numbers as NumPy's ``quantile`` does, but with infinities.
+
+    Every quantile strictly between a number and an infinity is that infinity.
+    """
     place = quantile * (len(ordered) - 1)
     index = math.floor(place)
     low, high, part = ordered[index], ordered[min(index + 1, len(ordered) - 1)], place - index

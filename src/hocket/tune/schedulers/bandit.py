@@ -1,9 +1,9 @@
-"""Where a population's next configuration is likely to gain most: a Gaussian process that forgets.
+"""A model of a population's gains: a Gaussian process that forgets, and proposes the next configuration.
 
 Parker-Holder, Nguyen and Roberts, "Provably Efficient Online Hyperparameter Optimization with Population-Based Bandits"
-(2020): the gain of an interval is a function of the hyperparameters, of the score before it, and of time, and the
-further apart in time two intervals lie, the less one says about the other. The next configuration has the largest upper
-confidence bound; what others are just trying counts as tried, with an unknown result.
+(2020). The gain of an interval depends on the hyperparameters, the score before, and time. The further apart in time
+two intervals lie, the less one predicts the other. The next configuration has the largest upper confidence bound.
+Configurations that other trials are trying count as tried, with an unknown result.
 
 The process is scikit-learn's.
 """
@@ -22,31 +22,31 @@ import numpy as np
 from hocket import extras
 
 MOST_GAINS: Final = 250
-"""Older ones are left out: the process costs the cube of their number, and half a second with these. A guess."""
+"""The number of latest gains that count. The cost is cubic: half a second with this number. A guess."""
 
 NUM_CANDIDATES: Final = 1000
-"""Among how many points the best is looked for; afterwards as many around it. A guess."""
+"""The number of random points, and then of points near the best of them, among which the best is chosen. A guess."""
 
 FAR: Final = 1e5
-"""A length at which a column does not count any more."""
+"""A length so great that its column has no effect."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The gain of an interval."""
+    """A trial's gain in an interval."""
 
     time: float
     before: float
-    """The score at its begin."""
+    """The score at the interval's begin."""
     point: Sequence[float]
-    """The hyperparameters, each from 0 to 1 between its bounds."""
+    """The hyperparameters, each from 0 to 1 within its bounds."""
     per_time: float
-    """How much more the score was at its end, divided by the time between."""
+    """The increase of the score per unit of time."""
 
 
 def check_installed() -> None:
-    """Check that there is a Gaussian process."""
+    """Raise if scikit-learn is not installed."""
     other = "PopulationBasedTraining(hyperparam_mutations={'lr': tune.uniform(low, high)})"
     extras.load("sklearn.gaussian_process", "PB2", "scikit-learn", f"Run pip install scikit-learn, or write {other}.")
 
@@ -59,15 +59,15 @@ def propose(
     num_dims: int,
     drawn: random.Random,
 ) -> list[float]:
-    """Return the hyperparameters to go on with, each from 0 to 1.
+    """Return the hyperparameters to try next, each from 0 to 1.
 
     Args:
-        gains: What was found so far, in the order of their times. With fewer than two, the point is drawn at random.
-        time: From when the trial goes on.
-        score: What it has by then.
-        pending: The points that others of the population are trying.
-        num_dims: How many hyperparameters there are.
-        drawn: Where all chances come from.
+        gains: The gains so far, in the order of their times. If there are fewer than two, the point is random.
+        time: The time from which the trial goes on.
+        score: The trial's score at that time.
+        pending: The points that other trials of the population are trying.
+        num_dims: The number of hyperparameters.
+        drawn: The random generator.
     """
     generator = np.random.default_rng(drawn.getrandbits(64))
     gains = gains[-MOST_GAINS:]
@@ -105,21 +105,21 @@ def _place(now: Any, points: Any) -> Any:
 
 
 def _fit(seen: object, brought: object, num_dims: int) -> Any:
-    """Return a process whose lengths and noise make what was seen most likely."""
+    """Return a process whose lengths and noise fit the gains best."""
     from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 
-    off = (FAR, FAR * 1.001)  # a column that the factor is not about
+    off = (FAR, FAR * 1.001)  # for columns that a kernel ignores
     alike = kernels.RBF([FAR, *[1.0] * (num_dims + 1)], [off, *[(0.05, 20.0)] * (num_dims + 1)])
     lately = kernels.Matern([5.0, *[FAR] * (num_dims + 1)], [(0.5, 100.0), *[off] * (num_dims + 1)], nu=0.5)
     kernel = kernels.ConstantKernel(1.0, (0.05, 20.0)) * alike * lately + kernels.WhiteKernel(0.1, (1e-4, 1.0))
     process = GaussianProcessRegressor(kernel)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # lengths at their bounds are all right
+        warnings.simplefilter("ignore")  # lengths at their bounds are fine
         return process.fit(seen, brought)
 
 
 def _condition(process: Any, rows: Any) -> object:
-    """Return the process as it deviates if these rows were seen as well; of what they brought that is independent."""
+    """Return the process fitted to these rows, for its deviation, which does not depend on the gains."""
     from sklearn.gaussian_process import GaussianProcessRegressor
 
     return GaussianProcessRegressor(process.kernel_, optimizer=None).fit(rows, np.zeros(len(rows)))

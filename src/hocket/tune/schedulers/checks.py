@@ -1,4 +1,4 @@
-"""Checks of all schedulers' arguments, and the way in which they read a report."""
+"""Checks of schedulers' arguments, and the reading of reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_search(metric: object, mode: object, time_attr: object = "training_iteration") -> None:
-    """Check what says which number of a report counts."""
+    """Check the names of a report's metric and time, and the mode."""
     if metric is not None and (not isinstance(metric, str) or not metric):
         raise ValueError(
             f"metric must name a number of the reports, but received {metric!r}. Write metric='loss', or leave it out "
@@ -37,11 +37,11 @@ def check_number(
     """Check that a number lies in a range.
 
     Args:
-        name: The argument's.
-        value: What was given.
-        above: It is more than this.
-        least: It is this or more.
-        most: It is this or less.
+        name: The argument's name.
+        value: The value that was passed.
+        above: A limit that the value must exceed.
+        least: The least value allowed.
+        most: The greatest value allowed.
     """
     low = -math.inf if least is None else least
     rule = f"more than {above:g}" if above is not None else f"{low:g} or more"
@@ -53,7 +53,7 @@ def check_number(
 
 
 def check_count(name: str, value: object) -> None:
-    """Check that a number is a whole one, 1 or more."""
+    """Check that a value is a whole number, 1 or more."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be a whole number, 1 or more, but received {value!r}. Write for example 1.")
 
@@ -65,7 +65,7 @@ def check_seed(value: object) -> None:
 
 
 def require_metric(scheduler: contract.TrialScheduler) -> None:
-    """Check, when the first trial comes, that both metric and mode are known."""
+    """Check, at the first trial, that metric and mode are known."""
     if not scheduler.metric or not scheduler.mode:
         name = type(scheduler).__name__
         raise ValueError(
@@ -76,7 +76,7 @@ def require_metric(scheduler: contract.TrialScheduler) -> None:
 
 
 def read_number(value: object) -> float | None:
-    """Return a number as a float; None if it is none, or NaN."""
+    """Return a value as a float; None if it is no number, or NaN."""
     if isinstance(value, bool | str) or not hasattr(value, "__float__"):
         return None
     number = float(value)
@@ -84,17 +84,16 @@ def read_number(value: object) -> float | None:
 
 
 def read_time(result: Mapping[str, object], time_attr: str) -> float | None:
-    """Return the time of a report; None if the report does not have it."""
+    """Return the time of a report; None if the report lacks it."""
     return read_number(plain.get_metric(result, time_attr))
 
 
 @final
 class Clock:
-    """Reads the time of reports, and says once that trials have ended and no report had it: the scheduler does nothing
-    then.
+    """A reader of reports' times. It warns once if trials end without any, as the scheduler then does nothing.
 
     Args:
-        time_attr: What counts as time.
+        time_attr: The key of a report's time.
     """
 
     def __init__(self, time_attr: str) -> None:
@@ -102,16 +101,16 @@ class Clock:
         self._is_found = False
 
     def read(self, result: Mapping[str, Any]) -> float | None:
-        """Return the time of a report; None if the report does not have it."""
+        """Return the time of a report; None if the report lacks it."""
         time = read_time(result, self._time_attr)
         self._is_found = self._is_found or time is not None
         return time
 
     def note_end(self, scheduler: contract.TrialScheduler, result: Mapping[str, object]) -> None:
-        """Note that a trial has ended by itself, with its last report."""
+        """Handle the end of a trial that ended by itself, with its last report."""
         if self._is_found or not result:
             return
-        self._is_found = True  # once is enough
+        self._is_found = True  # one warning is enough
         _log.warning(
             "%s has decided nothing: no report has %r, which is its time_attr. Report it beside the metric, or write "
             "time_attr='training_iteration', which counts reports.",

@@ -1,4 +1,4 @@
-"""Schedulers by their names, for programs that take one as an option."""
+"""Schedulers by name, for programs with a scheduler option."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ NAMES: Final[dict[str, Callable[..., contract.TrialScheduler]]] = {
 
 
 def create_scheduler(scheduler: str, **kwargs: object) -> contract.TrialScheduler:
-    """Make a scheduler, given its name.
+    """Return a new scheduler of a name.
 
     Args:
-        scheduler: One of `NAMES`; upper case does not matter.
-        **kwargs: Its arguments. As in Ray, those that it does not have are ignored.
+        scheduler: One of `NAMES`, in upper or lower case.
+        **kwargs: Its arguments. As in Ray, unknown ones are ignored.
 
     Raises:
-        ValueError: There is none of that name.
+        ValueError: No scheduler has that name.
 
     Example:
         >>> from hocket.tune.schedulers import create_scheduler

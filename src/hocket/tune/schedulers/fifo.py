@@ -7,9 +7,9 @@ from hocket.tune.schedulers import contract
 
 
 class FIFOScheduler(contract.TrialScheduler):
-    """Lets all trials run to their end, in the order in which they were proposed.
+    """A scheduler that runs all trials to their end, in the order in which they were proposed.
 
-    It is the default, and the base of the others. Meant for subclassing.
+    It is the default, and a base for other schedulers.
 
     Example:
         >>> from hocket.tune.schedulers import FIFOScheduler
@@ -37,7 +37,7 @@ class FIFOScheduler(contract.TrialScheduler):
         return True
 
     def choose_trial_to_run(self, controls: contract.TrialControls) -> trials.Trial | None:
-        """Return the first trial that has not begun; else the first one that is paused; None if there is none."""
+        """Return the first pending trial; else the first paused one; None if there is neither."""
         paused = None
         for trial in controls.get_trials():
             if trial.status is trials.Status.PENDING:

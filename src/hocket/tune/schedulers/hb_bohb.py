@@ -1,4 +1,4 @@
-"""HyperBand with the largest brackets first, for searchers that learn from trials as BOHB does.
+"""HyperBand that fills the largest brackets first, for searchers that learn from trials as BOHB does.
 
 Falkner, Klein and Hutter, "BOHB: Robust and Efficient Hyperparameter Optimization at Scale" (2018).
 """
@@ -12,9 +12,9 @@ from hocket.tune.schedulers import hyperband
 
 @final
 class HyperBandForBOHB(hyperband.HyperBandScheduler):
-    """HyperBand whose largest brackets are filled first, so that a searcher soon has many trials to learn from.
+    """HyperBand that fills its largest brackets first, so that a searcher soon has many trials to learn from.
 
-    Its arguments are `HyperBandScheduler`'s.
+    It takes `HyperBandScheduler`'s arguments.
 
     Example:
         >>> from hocket.tune.schedulers import HyperBandForBOHB

@@ -1,23 +1,21 @@
-"""HyperBand: brackets of trials that wait for each other at milestones, where the best of each bracket go on.
+"""HyperBand: the trials of a bracket wait for each other at milestones, where the best go on.
 
 Li, Jamieson, DeSalvo, Rostamizadeh and Talwalkar, "Hyperband: A Novel Bandit-Based Approach to Hyperparameter
 Optimization" (2018). With ``R = max_t`` and ``eta = reduction_factor``, bracket ``s`` has ``ceil((s_max + 1) / (s + 1)
 * eta ** s)`` trials, whose first milestone is ``R / eta ** s``. At a milestone the best ``1 / eta`` of the bracket's
-size go on, to a milestone `eta` times as far. As in Ray, brackets are filled from the smallest one, ``s = 0``, to the
-largest one, and then again; `max_t` is a bound of the trial and not of the round.
+size go on, to a milestone `eta` times as far. As in Ray, brackets are filled from the smallest, ``s = 0``, to the
+largest, and then again. `max_t` bounds the trial, not the round.
 
-Trials come one after another. A bracket takes new ones until it has its number, and is not halved before:
+Trials come one after another. A bracket takes trials until it is full, and is not halved before:
 
-- A trial that comes to the milestone is paused, and waits until all of its bracket have come there or have ended.
-- Trials that end early or fail leave their bracket; what is left of it does not wait for them, and the number that goes
-  on at a milestone stays what it was.
-- If all trials wait and none is to begin, no more are coming for now. Then the bracket that has not got its number
-  is closed, and goes on with what it has (`HyperBandScheduler.choose_trial_to_run`). So a search proposes trials, as
-  long as it has some, before it asks which one is to run.
-- A report far beyond the milestone is compared with the others' as it is. If its trial goes on, it may already have
-  come to the next milestone, and then it still waits.
+- A trial that reaches the milestone is paused until all trials of its bracket have reached it or ended.
+- Trials that end early or fail leave their bracket, and the others do not wait for them. The number that goes on stays.
+- If all trials wait and none is to begin, no more are coming for now. The bracket that is not full is then closed, and
+  goes on with its trials (`HyperBandScheduler.choose_trial_to_run`). So a search proposes its trials before it asks.
+- A report far beyond the milestone is compared with the others as it is. If its trial goes on and has already reached
+  the next milestone, it keeps waiting.
 
-Among equals, those that were proposed first go on. NaN counts as minus infinity.
+Among equals, the trials proposed first go on. NaN counts as minus infinity.
 """
 
 from __future__ import annotations
@@ -33,22 +31,21 @@ from hocket.tune.schedulers import checks, contract, fifo
 
 @keywords.guard_init
 class HyperBandScheduler(fifo.FIFOScheduler):
-    """Runs trials in brackets, which are halved when all of their trials have come to a milestone.
+    """A scheduler that runs trials in brackets, and halves a bracket when all its trials have reached a milestone.
 
-    Trials are paused at milestones and go on from their latest checkpoint, so functions should save one with each
-    report. `ASHAScheduler` needs none of this. Meant for subclassing (`HyperBandForBOHB`).
+    Trials pause at milestones and go on from their latest checkpoint, so functions should save one with each report.
+    `ASHAScheduler` needs neither. Meant for subclassing (`HyperBandForBOHB`).
 
     Args:
-        time_attr: What counts as time in a report: any number that grows.
-        metric: The metric; the search's, if it is left out.
-        mode: ``"max"`` or ``"min"``; the search's, if it is left out.
-        max_t: Trials that have come to this time are stopped, in units of `time_attr`.
-        reduction_factor: One of so many goes on at a milestone, and so many times as long. More than 1.
-        stop_last_trials: Whether trials are stopped at `max_t`. If not, those of a bracket's last round run to their
-            end.
+        time_attr: The key of a report's time: any number that grows.
+        metric: The metric. Default: the search's.
+        mode: ``"max"`` or ``"min"``. Default: the search's.
+        max_t: The time at which trials stop, in units of `time_attr`.
+        reduction_factor: At a milestone one in this many trials goes on, to this many times its time. More than 1.
+        stop_last_trials: Whether trials stop at `max_t`. If not, trials of a bracket's last round run to their end.
 
     Raises:
-        ValueError: An argument is out of range, or the metric is not known when the first trial comes.
+        ValueError: An argument is out of range, or the metric is unknown at the first trial.
 
     Example:
         >>> from hocket.tune.schedulers import HyperBandScheduler
@@ -81,20 +78,20 @@ class HyperBandScheduler(fifo.FIFOScheduler):
         self._stops_last = stop_last_trials
         #: s_max + 1.
         self._num_rounds = round(math.log(max_t) / math.log(reduction_factor)) + 1
-        #: The first milestones of the kinds of brackets; those below 1 are left out.
+        #: The first milestone of each kind of bracket, without those below 1.
         starts = (math.floor(max_t / reduction_factor**s * (1 + 1e-12)) for s in range(self._num_rounds))
         self._starts = [start for start in starts if start >= 1]
-        #: The bracket of each trial that is in one.
+        #: The bracket of each trial in a bracket.
         self._places: dict[str, _Bracket] = {}
         self._brackets: list[_Bracket] = []
         self._num_stopped = 0
 
     def _choose_kind(self, number: int) -> int:
-        """Return ``s`` of a bracket, given its number: the smallest bracket first."""
+        """Return ``s`` of the bracket with a number: the smallest bracket first."""
         return number % len(self._starts)
 
     def on_trial_add(self, controls: contract.TrialControls, trial: trials.Trial) -> None:
-        """Put a new trial into the bracket that has room, or into a new one."""
+        """Put a new trial into the bracket with room, or into a new one."""
         checks.require_metric(self)
         if not self._brackets or self._brackets[-1].is_closed:
             halvings = self._choose_kind(len(self._brackets))
@@ -106,11 +103,11 @@ class HyperBandScheduler(fifo.FIFOScheduler):
     def on_trial_result(
         self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, Any]
     ) -> contract.Decision:
-        """Pause a trial at its bracket's milestone, or halve the bracket if it is the last one to come there."""
+        """Pause a trial at its bracket's milestone, or halve the bracket if the trial is the last to reach it."""
         bracket = self._places.get(trial.trial_id)
         if bracket is None:
-            return self.STOP  # it was among those that do not go on, and ran when that was decided
-        if trial in bracket.waiting:  # it was let go on when nothing else ran
+            return self.STOP  # dropped at a halving while it ran
+        if trial in bracket.waiting:  # it ran on, as nothing else could
             bracket.is_closed = True
             self._halve(controls, bracket)
             if trial.trial_id not in self._places:
@@ -132,7 +129,7 @@ class HyperBandScheduler(fifo.FIFOScheduler):
     def _halve(
         self, controls: contract.TrialControls, bracket: _Bracket, reporting: trials.Trial | None = None
     ) -> None:
-        """Halve a bracket as often as all of its trials wait. Those that do not go on are ended, but the reporting."""
+        """Halve a bracket while all its trials wait. End the trials that drop out, except the reporting one."""
         while bracket.is_done:
             for trial in bracket.halve():
                 del self._places[trial.trial_id]
@@ -141,7 +138,7 @@ class HyperBandScheduler(fifo.FIFOScheduler):
                     controls.stop_trial(trial)
 
     def _leave(self, controls: contract.TrialControls, trial: trials.Trial) -> None:
-        """Take a trial out of its bracket, which need not wait for it any more."""
+        """Take a trial out of its bracket, which no longer waits for it."""
         bracket = self._places.pop(trial.trial_id, None)
         if bracket is not None:
             bracket.discard(trial)
@@ -150,22 +147,22 @@ class HyperBandScheduler(fifo.FIFOScheduler):
     def on_trial_complete(
         self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, Any]
     ) -> None:
-        """Take a trial that has ended out of its bracket."""
+        """Take a finished trial out of its bracket."""
         self._clock.note_end(self, result)
         self._leave(controls, trial)
 
     def on_trial_error(self, controls: contract.TrialControls, trial: trials.Trial) -> None:
-        """Take a trial that has failed out of its bracket."""
+        """Take a failed trial out of its bracket."""
         self._leave(controls, trial)
 
     def on_trial_remove(self, controls: contract.TrialControls, trial: trials.Trial) -> None:
-        """Take a trial that was ended out of its bracket."""
+        """Take a removed trial out of its bracket."""
         self._leave(controls, trial)
 
     def choose_trial_to_run(self, controls: contract.TrialControls) -> trials.Trial | None:
-        """Return the first trial that is to begin, or that was paused and is to go on.
+        """Return the first trial that can begin, or that was paused and can go on.
 
-        If there is none and nothing runs, the bracket that waits for more trials is closed, and halved.
+        If there is none and nothing runs, close the bracket that waits for more trials, and halve it.
         """
         chosen, runs = self._find(controls)
         if chosen is None and not runs and self._brackets and self._brackets[-1].live:
@@ -175,7 +172,7 @@ class HyperBandScheduler(fifo.FIFOScheduler):
         return chosen
 
     def _find(self, controls: contract.TrialControls) -> tuple[trials.Trial | None, bool]:
-        """Return the first trial that can run, and whether some run (True if one can)."""
+        """Return the first trial that can run, and whether any runs (True if one can)."""
         runs = False
         for trial in controls.get_trials():
             if trial.status is trials.Status.PENDING:
@@ -189,7 +186,7 @@ class HyperBandScheduler(fifo.FIFOScheduler):
         return None, runs
 
     def debug_string(self) -> str:
-        """Return how many trials it has stopped, and where its brackets are."""
+        """Return the number of stopped trials, and the state of the brackets."""
         lines = [f"HyperBand: {self._num_stopped} stopped, {len(self._brackets)} brackets"]
         lines += [f"{number}: {bracket.describe()}" for number, bracket in enumerate(self._brackets) if bracket.live]
         return "\n".join(lines)
@@ -197,7 +194,7 @@ class HyperBandScheduler(fifo.FIFOScheduler):
 
 @final
 class _Bracket:
-    """Trials that are halved together."""
+    """A group of trials that is halved at milestones."""
 
     def __init__(self, size: int, milestone: float, halvings: int, eta: float, max_t: float) -> None:
         self._room = size
@@ -205,23 +202,23 @@ class _Bracket:
         self._eta = eta
         self._max_t = max_t
         self._halvings_left = halvings
-        #: Where its trials wait for each other.
+        #: The time at which its trials wait for each other.
         self.milestone = milestone
-        #: Its trials that have not ended, in the order in which they were added.
+        #: Its unfinished trials, in the order in which they were added.
         self.live: dict[trials.Trial, None] = {}
-        #: The trials that have come to the milestone, with the time and score that they came with.
+        #: The trials that have reached the milestone, with their time and score there.
         self.waiting: dict[trials.Trial, tuple[float, float]] = {}
-        #: Whether it takes no more trials.
+        #: Whether the bracket takes no more trials.
         self.is_closed = False
 
     @property
     def is_last_round(self) -> bool:
-        """Whether it will not be halved again."""
+        """Whether the bracket is not halved again."""
         return self._halvings_left == 0
 
     @property
     def is_done(self) -> bool:
-        """Whether it can be halved now."""
+        """Whether the bracket can be halved now."""
         return self.is_closed and not self.is_last_round and 0 < len(self.live) == len(self.waiting)
 
     def add(self, trial: trials.Trial) -> None:
@@ -234,7 +231,7 @@ class _Bracket:
         self.waiting.pop(trial, None)
 
     def halve(self) -> list[trials.Trial]:
-        """Go on to the next milestone with the best; return the others, which are no longer in it."""
+        """Move on to the next milestone with the best trials; drop and return the others."""
         self._halvings_left -= 1
         self._size = math.ceil(self._size / self._eta)
         self.milestone = int(min(self.milestone * self._eta, self._max_t))
@@ -249,5 +246,5 @@ class _Bracket:
         return ranked[self._size :]
 
     def describe(self) -> str:
-        """Return in words where it is."""
+        """Return the bracket's state in words."""
         return f"{len(self.live)} trials, of which {len(self.waiting)} wait at {self.milestone:g}"

@@ -1,4 +1,4 @@
-"""Which trial of a population went on from which, when, and with which configuration."""
+"""The lineage of a population: which trial took over which other's state, when, and with which configuration."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from typing import Any, final
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """One change of a trial by `PopulationBasedTraining`: it went on as another one, with a new configuration."""
+    """A change of a trial by `PopulationBasedTraining`: it took over another's state, with a new configuration."""
 
     tag: str
-    """The tag of the trial that gave up its state, as it was before any change."""
+    """The tag of the trial that gave up its state, from before any change."""
     source_tag: str
-    """The same of the one whose checkpoint it took."""
+    """The tag of the trial whose checkpoint it took, from before any change."""
     time: float
-    """At which ``training_iteration`` of its own it did."""
+    """The trial's own ``training_iteration`` at the change."""
     source_time: float
-    """At which one of the other trial."""
+    """The other trial's ``training_iteration`` at the change."""
     old_config: dict[str, Any]
-    """With what configuration the checkpoint came to be."""
+    """The configuration with which the checkpoint was made."""
     new_config: dict[str, Any]
-    """With what it goes on."""
+    """The configuration with which the trial goes on."""
 
     def to_row(self) -> list[Any]:
-        """Return it as Ray writes it, as one JSON list a line, to ``pbt_policy_<trial>.txt``."""
+        """Return Ray's form of a change, which Ray writes as one JSON list a line to ``pbt_policy_<trial>.txt``."""
         return [self.tag, self.source_tag, self.time, self.source_time, self.old_config, self.new_config]
 
 
 def trace(policies: Iterable[Policy], tag: str) -> list[Policy]:
-    """Return the changes that led to what a trial is now, in their order.
+    """Return the changes that led to a trial's present state, in their order.
 
     Args:
         policies: All changes of a population, in their order.
-        tag: Of the trial.
+        tag: The trial's tag.
     """
     traced = []
     for policy in reversed(list(policies)):
@@ -48,10 +48,10 @@ def trace(policies: Iterable[Policy], tag: str) -> list[Policy]:
 
 
 def read(source: str | pathlib.Path | Sequence[Policy | Sequence[Any]]) -> list[Policy]:
-    """Return changes from a file, or from rows of one.
+    """Return the changes in a file, or in rows of such a file.
 
     Raises:
-        ValueError: There is no such file, or a row is none.
+        ValueError: The file does not exist, or a row is invalid.
     """
     if not isinstance(source, str | pathlib.Path):
         return [row if isinstance(row, Policy) else _parse(row, f"row {place}") for place, row in enumerate(source)]

@@ -1,13 +1,12 @@
-"""The median stopping rule: a trial is stopped if its best is worse than the median of the other trials' means.
+"""The median stopping rule: a trial stops if its best score is worse than the median of the other trials' means.
 
 Golovin, Solnik, Moitra, Kochanski, Karro and Sculley, "Google Vizier: A Service for Black-Box Optimization" (2017),
-section 3.2.2: a trial is stopped at a time if its best score until then is strictly worse than the median of the means
-of the other trials' scores until that time. As in Ray, the others are all that have come to that time, finished or not,
-and means begin at the grace period.
+section 3.2.2: a trial stops at a time if its best score so far is strictly worse than the median of the other trials'
+mean scores up to that time. As in Ray, the others are all trials that have reached that time, finished or not, and
+means begin at the grace period.
 
-A mean until a time does not change once its trial has come to that time. So if the same times come again and again
-(counts of reports), the means at each time are kept sorted. If each time is another one (seconds), the means are
-computed from running sums, which takes time in proportion to the trials that have come so far.
+A trial's mean up to a time it has passed stays the same. So if times recur (counts of reports), the means at each time
+are kept sorted. If each time is new (seconds), running sums give the means, at a cost linear in the trials.
 
 A trial that goes back to a checkpoint reports times again; these do not count again. NaN counts as minus infinity, and
 so does a mean with it. (Ray leaves out means that are not finite.)
@@ -30,20 +29,20 @@ from hocket.tune.schedulers import checks, contract, fifo
 @keywords.guard_init
 @final
 class MedianStoppingRule(fifo.FIFOScheduler):
-    """Stops a trial whose best is worse than the median of the other trials' running means.
+    """A scheduler that stops a trial if its best score is worse than the median of the other trials' running means.
 
     Args:
-        time_attr: What counts as time in a report: any number that grows.
-        metric: The metric; the search's, if it is left out.
-        mode: ``"max"`` or ``"min"``; the search's, if it is left out.
-        grace_period: No trial is stopped before this time, and means begin there; in units of `time_attr`.
-        min_samples_required: Of how many other trials the median is, at least. If fewer have come to a trial's time,
-            it is paused if others wait that have not come so far, and goes on if none does.
-        min_time_slice: How long a trial runs, at least, between two such pauses, in units of `time_attr`.
-        hard_stop: Whether trials are stopped. If not they are paused, and go on when no others are left to begin.
+        time_attr: The key of a report's time: any number that grows.
+        metric: The metric. Default: the search's.
+        mode: ``"max"`` or ``"min"``. Default: the search's.
+        grace_period: No trial stops before this time, and means begin there; in units of `time_attr`.
+        min_samples_required: The least number of other trials for a median. If fewer have reached a trial's time, the
+            trial pauses if less advanced trials wait, and else goes on.
+        min_time_slice: The least time between two such pauses of a trial, in units of `time_attr`.
+        hard_stop: Whether trials stop. If not, they pause, and go on when no other trials are left to begin.
 
     Raises:
-        ValueError: An argument is out of range, or the metric is not known when the first trial comes.
+        ValueError: An argument is out of range, or the metric is unknown at the first trial.
 
     Example:
         >>> from hocket.tune.schedulers import MedianStoppingRule
@@ -79,24 +78,24 @@ class MedianStoppingRule(fifo.FIFOScheduler):
         self._stops = hard_stop
         self._curves: dict[str, _Curve] = {}
         self._means = _Means(self._curves)
-        #: When trials gave way to others.
+        #: The time of each trial's last pause to let others run.
         self._yields: dict[str, float] = {}
-        #: The stopped trials, or with ``hard_stop=False`` the paused ones.
+        #: The stopped trials; with ``hard_stop=False`` the paused ones.
         self._stopped: set[str] = set()
-        #: The trials that may not have begun, in their order, and a heap of those that may be paused: stopped ones
-        #: last, and among the others those first that have come least far.
+        # : The trials that may not have begun, in their order, and a heap of those that may be paused. Stopped ones
+        # come last, the others by their time.
         self._new: collections.deque[trials.Trial] = collections.deque()
         self._paused: list[tuple[bool, float, int, trials.Trial]] = []
 
     def on_trial_add(self, controls: contract.TrialControls, trial: trials.Trial) -> None:
-        """Check that the metric is known."""
+        """Check that the metric is known, and add the trial."""
         checks.require_metric(self)
         self._new.append(trial)
 
     def on_trial_result(
         self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, object]
     ) -> contract.Decision:
-        """Stop a trial that is worse than the median."""
+        """Stop a trial that is worse than the median, or pause it if too few others have reached its time."""
         time, score = self._clock.read(result), self.get_score(result)
         if time is None or score is None or trial.trial_id in self._stopped:
             return self.CONTINUE
@@ -121,14 +120,14 @@ class MedianStoppingRule(fifo.FIFOScheduler):
     def on_trial_complete(
         self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, object]
     ) -> None:
-        """Note the last report, if it is a new one."""
+        """Take in the last report, if it is new."""
         self._clock.note_end(self, result)
         time, score = self._clock.read(result), self.get_score(result)
         if time is not None and score is not None and trial.trial_id not in self._stopped:
             self._note(trial, time, score)
 
     def choose_trial_to_run(self, controls: contract.TrialControls) -> trials.Trial | None:
-        """Return the first that has not begun; else the paused one that has come least far, stopped ones last."""
+        """Return the first pending trial; else the least advanced paused one, stopped ones last."""
         while self._new and self._new[0].status is not trials.Status.PENDING:
             self._new.popleft()
         if self._new:
@@ -137,7 +136,7 @@ class MedianStoppingRule(fifo.FIFOScheduler):
             heapq.heappop(self._paused)
         if self._paused:
             return self._paused[0][-1]
-        return super().choose_trial_to_run(controls)  # those that a search has set aside by itself
+        return super().choose_trial_to_run(controls)  # trials that the search itself has paused
 
     def _note(self, trial: trials.Trial, time: float, score: float) -> None:
         curve = self._curves.setdefault(trial.trial_id, _Curve())
@@ -152,7 +151,7 @@ class MedianStoppingRule(fifo.FIFOScheduler):
         return -math.inf if curve is None else curve.last
 
     def _can_yield(self, controls: contract.TrialControls, trial: trials.Trial, time: float) -> bool:
-        """Return whether others wait that would bring a sample at this time."""
+        """Return whether trials wait that could add a sample at this time."""
         if not time - self._yields.get(trial.trial_id, -math.inf) > self._slice:
             return False
         waiting = (trials.Status.PENDING, trials.Status.PAUSED)
@@ -162,13 +161,13 @@ class MedianStoppingRule(fifo.FIFOScheduler):
         )
 
     def debug_string(self) -> str:
-        """Return how many trials it has stopped."""
+        """Return the number of stopped trials."""
         return f"MedianStoppingRule: {len(self._stopped)} stopped"
 
 
 @final
 class _Curve:
-    """A trial's reports: times, and of those that count the sums of all scores until each."""
+    """A trial's reports that count: their times, and running sums of their scores."""
 
     __slots__ = ("best", "last", "sums", "times")
 
@@ -185,28 +184,28 @@ class _Curve:
             self.sums.append((self.sums[-1] if self.sums else 0.0) + score)
 
     def compute_mean(self, time: float) -> float | None:
-        """Return the mean of the scores until a time; None if there is none."""
+        """Return the mean of the scores up to a time; None if there are none."""
         count = bisect.bisect_right(self.times, time)
         if not count:
             return None
         mean = self.sums[count - 1] / count
-        return -math.inf if math.isnan(mean) else mean  # of infinities with both signs
+        return -math.inf if math.isnan(mean) else mean  # the sum of infinities with both signs is NaN
 
 
 @final
 class _Means:
-    """The means of all trials until a time, for times that come more than once."""
+    """The means of all trials up to a time, kept for times that recur."""
 
     def __init__(self, curves: dict[str, _Curve]) -> None:
         self._curves = curves
-        #: Times that came once.
+        #: Times that were read once or more.
         self._asked: set[float] = set()
-        #: Sorted means of all that have come to a time, for each of the times, which are sorted too.
+        #: For each recurring time, the sorted means of all trials that have reached it. The times are sorted, too.
         self._times: list[float] = []
         self._kept: dict[float, list[float]] = {}
 
     def note(self, curve: _Curve, before: float) -> None:
-        """Note that a trial has gone on from a time to its last."""
+        """Take in that a trial has gone on from time `before` to its last."""
         first, end = bisect.bisect_right(self._times, before), bisect.bisect_right(self._times, curve.last)
         for time in self._times[first:end]:
             mean = curve.compute_mean(time)
@@ -214,7 +213,7 @@ class _Means:
                 bisect.insort(self._kept[time], mean)
 
     def read(self, time: float, asking: str) -> _Others:
-        """Return the means until a time of all trials but one."""
+        """Return the means up to a time of all trials but one."""
         own = self._curves[asking]
         kept = self._kept.get(time)
         if kept is None:
@@ -230,7 +229,7 @@ class _Means:
 
 @final
 class _Others:
-    """Sorted means, without the one at a place."""
+    """Sorted means, without the one at a given place."""
 
     def __init__(self, means: list[float], left_out: int | None) -> None:
         self._means = means

@@ -1,7 +1,7 @@
-"""How a configuration is changed: drawn anew, or moved a little.
+"""Changes of a configuration: a value is sampled again, or moved a little.
 
-What a mutation is drawn from is a list or tuple of values, a function without arguments, a domain (an object with a
-method ``sample``, as `hocket.tune.search.space` has), or a dict of these.
+A mutation's source is a list or tuple of values, a function without arguments, a domain (an object with a method
+``sample``, as in `hocket.tune.search.space`), or a dict of these.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ class Domain(Protocol):
     """A source of values."""
 
     def sample(self, *, random_state: int | None = None) -> Any:
-        """Return a value; with the same number, the same one."""
+        """Return a value; the same number gives the same value."""
 
 
 def check(mutations: object, name: str = "hyperparam_mutations") -> None:
-    """Check that values can be drawn from each mutation.
+    """Check that each mutation has a source of values.
 
     Args:
         mutations: A dict.
-        name: What it is called in errors.
+        name: The argument's name in errors.
     """
     if not isinstance(mutations, Mapping):
         raise TypeError(f"{name} must be a dict, but received {mutations!r}. Write {{'lr': tune.loguniform(1e-4, 1)}}.")
@@ -46,7 +46,7 @@ def check(mutations: object, name: str = "hyperparam_mutations") -> None:
 
 
 def complete(config: Mapping[str, Any], mutations: Mapping[str, Any], drawn: random.Random) -> Config:
-    """Return a configuration with what it does not have drawn from the mutations."""
+    """Return a configuration whose missing keys are filled with values of the mutations."""
     completed = dict(config)
     for key, source in mutations.items():
         if isinstance(source, Mapping):
@@ -77,11 +77,11 @@ def explore(
     """Return a changed copy of a configuration.
 
     Args:
-        config: It has all keys of `mutations`.
-        mutations: What changes, and from what new values are drawn.
-        drawn: Where all chances come from.
-        resample_probability: How likely each value is drawn anew.
-        factors: By one of these a number is multiplied otherwise. A value of a list moves to a neighbour.
+        config: A configuration with all keys of `mutations`.
+        mutations: The keys that change, with the sources of new values.
+        drawn: The random generator.
+        resample_probability: The probability that a value is sampled again.
+        factors: Otherwise a number is multiplied by one of these. A value of a list moves to a neighbour.
     """
     changed = copy.deepcopy(dict(config))
     for key, source in mutations.items():
@@ -97,7 +97,7 @@ def explore(
             changed[key] = old if isinstance(old, bool) and not resamples else draw(source, drawn)
         else:
             changed[key] = old * drawn.choice(factors)
-        if isinstance(old, int) and values is None:  # what has begun as a whole number stays one
+        if isinstance(old, int) and values is None:  # whole numbers stay whole
             changed[key] = bool(changed[key]) if isinstance(old, bool) else round(changed[key])
     return changed
 
@@ -110,7 +110,7 @@ def _shift(old: object, values: list[object], drawn: random.Random, resamples: b
 
 
 def keep(config: Mapping[str, Any], mutations: Mapping[str, object]) -> Config:
-    """Return what of a configuration is mutated."""
+    """Return the part of a configuration that mutations change."""
     return {
         key: keep(config[key], source) if isinstance(source, Mapping) else config[key]
         for key, source in mutations.items()

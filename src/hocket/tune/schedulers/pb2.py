@@ -1,7 +1,7 @@
-"""Population based bandits: a population that goes on with what a model of its gains proposes.
+"""Population based bandits: a population whose new configurations come from a model of its gains.
 
 Parker-Holder, Nguyen and Roberts, "Provably Efficient Online Hyperparameter Optimization with Population-Based Bandits"
-(2020). Who goes on as whom is decided as in population based training; see `bandit` for what it goes on with.
+(2020). Trials are chosen as in population based training; `bandit` proposes their new configurations.
 """
 
 from __future__ import annotations
@@ -22,30 +22,31 @@ from hocket.tune.schedulers import bandit, checks, contract, pbt
 @keywords.guard_init
 @final
 class PB2(pbt.PopulationBasedTraining):
-    """Has bad trials go on from the checkpoints of good ones, with hyperparameters that a model proposes.
+    """A scheduler that lets bad trials go on from good ones' checkpoints, with hyperparameters that a model proposes.
 
-    For small populations: it learns from all intervals of all trials. Needs scikit-learn.
+    Meant for small populations: it learns from all intervals of all trials. It needs scikit-learn.
 
     Args:
-        time_attr: What counts as time in a report: any number that grows. It goes on from the checkpoint's.
-        metric: The metric; the search's, if it is left out.
-        mode: ``"max"`` or ``"min"``; the search's, if it is left out.
-        perturbation_interval: How much time lies between two changes of a trial, in units of `time_attr`.
-        hyperparam_bounds: What changes: for each key of the configuration a list ``[low, high]``, or a dict of these.
-            Values are uniform between the two, and whole numbers if both are. A trial whose configuration does not
-            have one of the keys gets a drawn value.
-        quantile_fraction: Which part of the population counts as bad, and which as good. 0 to 0.5.
+        time_attr: The key of a report's time: any number that grows, and that goes on from a checkpoint's.
+        metric: The metric. Default: the search's.
+        mode: ``"max"`` or ``"min"``. Default: the search's.
+        perturbation_interval: The time between two changes of a trial, in units of `time_attr`.
+        hyperparam_bounds: The keys of the configuration to change, each with a list ``[low, high]``, or a dict of
+            these. Values are uniform between the bounds, and whole numbers if both bounds are. A trial whose
+            configuration lacks a key gets a random value.
+        quantile_fraction: The part of the population that counts as bad, and the part that counts as good. 0 to 0.5.
         log_config: Whether `policies` are kept.
-        require_attrs: Whether it is an error if a report lacks the metric or the time. If not, it is left alone.
-        synch: Whether all wait for each other at each interval.
-        custom_explore_fn: Called with the changed configuration of a trial; returns what it goes on with.
+        require_attrs: Whether a report without the metric or the time is an error. If not, it has no effect.
+        synch: Whether all trials wait for each other at each interval.
+        custom_explore_fn: A function from a trial's new configuration to the one that it uses.
+        seed: The seed of all randomness. Default: the search's.
         seed: Of all chances; the search's, if it is left out.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
-        ValueError: An argument is out of range, or the metric is not known when the first trial comes.
+        ValueError: An argument is out of range, or the metric is unknown at the first trial.
         TypeError: The bounds are no dict.
-        TuneError: There are none; or later, a report lacks what is required.
+        TuneError: There are no bounds; or later, a report lacks a required value.
 
     Example:
         >>> from hocket.tune.schedulers.pb2 import PB2
@@ -100,22 +101,22 @@ class PB2(pbt.PopulationBasedTraining):
             seed=seed,
         )
         self._ranges = ranges
-        #: The gains of all intervals that began and ended in a look.
+        #: The gains of all intervals that have ended.
         self._gains: list[bandit.Gain] = []
-        #: When each trial's interval began, its score there, and with which point.
+        #: The time, the score and the point at the begin of each trial's interval.
         self._begun: dict[trials.Trial, tuple[float, float, list[float]]] = {}
 
     def on_trial_add(self, controls: contract.TrialControls, trial: trials.Trial) -> None:
-        """Take a trial into the population, and check that it has numbers for what is changed.
+        """Add a trial to the population, and check that it has a number for each key to change.
 
         Raises:
-            TuneError: It has not.
+            TuneError: A number is missing.
         """
         super().on_trial_add(controls, trial)
         _read_point(trial.config, self._ranges)
 
     def note_look(self, trial: trials.Trial, time: float, score: float) -> None:
-        """Learn from the interval that has ended."""
+        """Learn from the interval that has just ended."""
         point = _read_point(trial.config, self._ranges)
         if trial in self._begun:
             begin, before, tried = self._begun[trial]
@@ -124,7 +125,7 @@ class PB2(pbt.PopulationBasedTraining):
         self._begun[trial] = time, score, point
 
     def change(self, trial: trials.Trial, source: trials.Trial, drawn: random.Random) -> dict[str, Any]:
-        """Return the source's configuration with what the model proposes."""
+        """Return the source's configuration with the model's proposal."""
         time, score, _ = self._begun[source]
         pending = [point for other, (_, _, point) in self._begun.items() if other is not trial]
         score = score if math.isfinite(score) else 0.0
@@ -135,13 +136,13 @@ class PB2(pbt.PopulationBasedTraining):
         return changed
 
     def note_leave(self, trial: trials.Trial) -> None:
-        """Forget what a trial has begun: it is over."""
+        """Forget a trial's interval: the trial has ended."""
         self._begun.pop(trial, None)
 
 
 @final
 class _Range:
-    """A domain, from one number to another."""
+    """A domain: the numbers between two bounds."""
 
     def __init__(self, low: Any, high: Any) -> None:
         self.is_whole = isinstance(low, numbers.Integral) and isinstance(high, numbers.Integral)
@@ -157,7 +158,7 @@ class _Range:
         return round(value) if self.is_whole else value
 
     def get_place(self, value: float) -> float:
-        """Return the place of a value; one out of the range is at its end."""
+        """Return the place of a value, clipped to 0 and 1."""
         return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
 
 
@@ -186,7 +187,7 @@ def _count(ranges: Mapping[str, object]) -> int:
 
 
 def _read_point(config: object, ranges: Mapping[str, Any], path: str = "") -> list[float]:
-    """Return where in its ranges a configuration lies."""
+    """Return a configuration's place in each range."""
     point: list[float] = []
     for key, one in ranges.items():
         value = config.get(key) if isinstance(config, Mapping) else None
@@ -205,7 +206,7 @@ def _read_point(config: object, ranges: Mapping[str, Any], path: str = "") -> li
 
 
 def _put_point(config: dict[str, Any], ranges: Mapping[str, Any], point: list[float]) -> dict[str, Any]:
-    """Write a point into a configuration, and take what was written from the point's begin."""
+    """Write a point's values into a configuration; remove them from the front of `point`."""
     for key, one in ranges.items():
         config[key] = _put_point(config[key], one, point) if isinstance(one, Mapping) else one.get_value(point.pop(0))
     return config

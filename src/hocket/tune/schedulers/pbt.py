@@ -1,23 +1,23 @@
-"""Population based training: the worst of a population go on as the best, with changed hyperparameters.
+"""Population based training: bad trials take over the state of good ones, with changed hyperparameters.
 
 Jaderberg, Dalibard, Osindero, Czarnecki, Donahue, Razavi, Vinyals, Green, Dunning, Simonyan, Fernando and Kavukcuoglu,
 "Population Based Training of Neural Networks" (2017): truncation selection, and exploration by resampling or
 perturbation.
 
-The scheduler looks at each trial when `perturbation_interval` has passed since its last look. Of all trials that have a
-score by then, those in the lowest quantile take the checkpoint and the time of one in the highest, drawn at random.
-Asynchronously this is done with each trial as it comes; with ``synch=True`` all wait for each other, and it looks at
-them together. A trial that has ended or failed is no longer one of the population, and nobody waits for it.
+The scheduler looks at each trial when `perturbation_interval` has passed since its last look. It ranks all trials that
+have a score by then. A trial in the lowest quantile takes the checkpoint and the time of a random trial in the highest.
+Without ``synch=True`` each trial is handled when its report comes; with it, all trials wait for each other, and are
+handled together. A trial that has ended or failed has left the population, and no trial waits for it.
 
-NaN is the lowest score, so a trial that has diverged goes on as another one. (In Ray it stays as it is.) Without a
-checkpoint nobody can go on from a trial, so functions should save one with each report.
+NaN is the lowest score, so a diverged trial takes over another's state. (In Ray it stays as it is.) A trial without a
+checkpoint cannot be a source, so functions should save one with each report.
 
-Chances are drawn from a generator for each change, which the seed, the trial's number and its time determine. So the
-same scores lead to the same changes, whatever else is going on. Functions among `hyperparam_mutations` draw from what
-they want; for searches that can be repeated, write domains.
+Each change has its own random generator, whose seed is made of the scheduler's seed, the trial's number and its time.
+So the same scores lead to the same changes, whatever else happens. Functions among `hyperparam_mutations` may use other
+randomness; use domains in searches that must be repeatable.
 
-A search proposes trials, as long as it has some, before it asks which one is to run: the population is what has been
-proposed, and a trial gives way only to others that are there.
+A search first proposes its trials, and then asks which one runs: the population is all proposed trials, and a trial
+pauses only for others that exist.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ from hocket.tune.schedulers import checks, contract, fifo, lineage, mutations, p
 
 @keywords.guard_init
 class PopulationBasedTraining(fifo.FIFOScheduler):
-    """Has bad trials go on from the checkpoints of good ones, with changed hyperparameters.
+    """A scheduler that lets bad trials go on from the checkpoints of good ones, with changed hyperparameters.
 
-    If there are more trials than can run, they take turns. Meant for subclassing.
+    If there are more trials than can run at once, they take turns. Meant for subclassing.
 
     Args:
-        time_attr: What counts as time in a report: any number that grows. It goes on from the checkpoint's.
-        metric: The metric; the search's, if it is left out.
-        mode: ``"max"`` or ``"min"``; the search's, if it is left out.
-        perturbation_interval: How much time lies between two changes of a trial, in units of `time_attr`.
-        burn_in_period: Before this time nothing is changed.
-        hyperparam_mutations: What changes: for each key of the configuration a list of values, a domain
-            (`tune.uniform`), a function without arguments, or a dict of these. A trial whose configuration does not
-            have one of the keys gets a drawn value.
-        quantile_fraction: Which part of the population counts as bad, and which as good. 0 to 0.5.
-        resample_probability: How likely a value is drawn anew. If it is not, a number is multiplied by a factor, a
-            value of a list or of `tune.choice` moves to a neighbour, and a bool stays as it is.
+        time_attr: The key of a report's time: any number that grows, and that goes on from a checkpoint's.
+        metric: The metric. Default: the search's.
+        mode: ``"max"`` or ``"min"``. Default: the search's.
+        perturbation_interval: The time between two changes of a trial, in units of `time_attr`.
+        burn_in_period: The time before which no trial is changed.
+        hyperparam_mutations: The keys of the configuration to change, each with a list of values, a domain
+            (`tune.uniform`), a function without arguments, or a dict of these. A trial whose configuration lacks a key
+            gets a random value.
+        quantile_fraction: The part of the population that counts as bad, and the part that counts as good. 0 to 0.5.
+        resample_probability: The probability that a value is sampled again. Otherwise a number is multiplied by a
+            factor, a value of a list or of `tune.choice` moves to a neighbour, and a bool stays as it is.
         perturbation_factors: The factors. Whole numbers are rounded afterwards.
-        custom_explore_fn: Called with the changed configuration of a trial; returns what it goes on with.
+        custom_explore_fn: A function from a trial's new configuration to the one that it uses.
         log_config: Whether `policies` are kept.
-        require_attrs: Whether it is an error if a report lacks the metric or the time. If not, it is left alone.
-        synch: Whether all wait for each other at each interval.
-        seed: Of all chances; the search's, if it is left out.
+        require_attrs: Whether a report without the metric or the time is an error. If not, it has no effect.
+        synch: Whether all trials wait for each other at each interval.
+        seed: The seed of all randomness. Default: the search's.
 
     Raises:
-        ValueError: An argument is out of range, or the metric is not known when the first trial comes.
-        TypeError: Something else than those is among the mutations, or cannot be called.
-        TuneError: Nothing is to be changed; or later, a report lacks what is required.
+        ValueError: An argument is out of range, or the metric is unknown at the first trial.
+        TypeError: A mutation is none of these, or `custom_explore_fn` cannot be called.
+        TuneError: There is nothing to change; or later, a report lacks a required value.
 
     Example:
         >>> from hocket.tune.schedulers import PopulationBasedTraining
@@ -121,22 +121,22 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
         self._seed = seed
         #: All changes so far, in their order.
         self.policies: list[lineage.Policy] = []
-        #: The trials that have not ended, in the order in which they were proposed.
+        #: The unfinished trials, in the order in which they were proposed.
         self._members: dict[trials.Trial, _Member] = {}
-        #: With `synch`: the time at which all wait for each other.
+        #: With `synch`: the time at which all trials wait for each other.
         self._meeting = max(self._interval, self._burn_in)
         self._num_changes = 0
-        #: How often a trial was to go on as a better one, and none of these had a checkpoint.
+        #: How often a bad trial found no good one with a checkpoint.
         self._num_missed: float = 0
 
-    # --- what comes in ------------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------------
 
     def complete_config(self, config: Mapping[str, object], number: int) -> dict[str, Any]:
-        """Return a configuration with what it lacks of `hyperparam_mutations`, drawn for the trial of a number."""
+        """Return the configuration of the trial with a number, with random values for missing keys."""
         return mutations.complete(config, self._mutations, self._open_generator("begin", number, 0))
 
     def on_trial_add(self, controls: contract.TrialControls, trial: trials.Trial) -> None:
-        """Take a trial into the population, and complete its configuration."""
+        """Add a trial to the population, and complete its configuration."""
         checks.require_metric(self)
         trial.config = self.complete_config(trial.config, trial.number)
         self._members[trial] = _Member(trial.experiment_tag or str(trial.number))
@@ -144,7 +144,7 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
     def on_trial_result(
         self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, object]
     ) -> contract.Decision:
-        """Look at a trial whose interval has passed."""
+        """Look at a trial if its interval has passed."""
         time, score = checks.read_time(result, self._time_attr), self.get_score(result)
         if time is None or score is None or trial not in self._members:
             self._check_result(trial, result)
@@ -173,26 +173,26 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
     def on_trial_complete(
         self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, object]
     ) -> None:
-        """Go on without a trial that has ended."""
+        """Remove a finished trial from the population."""
         if trial.checkpoint is None and self._num_missed > 0:
             _log.warning(
                 "%s has changed nothing, %d times, because none of the better trials had a checkpoint to go on from. "
                 "Report one: tune.report(metrics, checkpoint=...), or write save_checkpoint in a Trainable.",
                 type(self).__name__, self._num_missed,
             )  # fmt: skip
-            self._num_missed = -math.inf  # once is enough
+            self._num_missed = -math.inf  # one warning is enough
         self._leave(controls, trial)
 
     def on_trial_error(self, controls: contract.TrialControls, trial: trials.Trial) -> None:
-        """Go on without a trial that has failed."""
+        """Remove a failed trial from the population."""
         self._leave(controls, trial)
 
     def on_trial_remove(self, controls: contract.TrialControls, trial: trials.Trial) -> None:
-        """Go on without a trial that was ended."""
+        """Remove a trial that was ended from the population."""
         self._leave(controls, trial)
 
     def choose_trial_to_run(self, controls: contract.TrialControls) -> trials.Trial | None:
-        """Return the waiting trial that has come least far; with `synch`, if it has not come to the meeting."""
+        """Return the least advanced waiting trial; with `synch`, only if it is not yet at the meeting."""
         waiting = (trials.Status.PENDING, trials.Status.PAUSED)
         found = [trial for trial in controls.get_trials() if trial.status in waiting and trial in self._members]
         if self._synch:
@@ -212,10 +212,10 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
                     f"{sorted(result)}. Report it, or write require_attrs=False to leave such reports alone."
                 )
 
-    # --- what is changed ----------------------------------------------------------------------------------------------
+    # --- changes ------------------------------------------------------------------------------------------------------
 
     def _split(self) -> tuple[list[trials.Trial], list[trials.Trial]]:
-        """Return the lowest and the highest quantile of those that have a score."""
+        """Return the lowest and the highest quantile of the trials that have a score."""
         scored = [(member.score, trial) for trial, member in self._members.items() if member.score is not None]
         scored.sort(key=lambda pair: pair[0])
         count = min(math.ceil(len(scored) * self._quantile), len(scored) // 2)
@@ -223,11 +223,11 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
         return ranked[:count], ranked[len(ranked) - count :]
 
     def _waits(self, group: Iterable[trials.Trial]) -> bool:
-        """Return whether one of a group has not come to the meeting."""
+        """Return whether a trial of a group has not reached the meeting."""
         return any(self._members[trial].time < self._meeting for trial in group)
 
     def _meet(self, controls: contract.TrialControls, reporting: trials.Trial | None = None) -> None:
-        """Look at all trials together."""
+        """Look at all trials together, and set the next meeting."""
         low, high = self._split()
         for member in self._members.values():
             member.looked_at = member.time
@@ -237,11 +237,11 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
             self._exploit(controls, trial, high)
         times = [member.time for member in self._members.values()]
         self._meeting = max(self._meeting + self._interval, *times)
-        if min(times) >= self._meeting:  # all reports are further apart than the interval
+        if min(times) >= self._meeting:  # reports are further apart than the interval
             self._meeting = max(times) + self._interval
 
     def _exploit(self, controls: contract.TrialControls, trial: trials.Trial, sources: Sequence[trials.Trial]) -> None:
-        """Have a trial go on as one of the good ones that has a checkpoint, if one has."""
+        """Let a trial take over the state of a random source that has a checkpoint, if there is one."""
         member = self._members[trial]
         sources = [source for source in sources if source.checkpoint is not None]
         if not sources:
@@ -273,12 +273,12 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
         """Called when a trial leaves the population. For subclasses."""
 
     def change(self, trial: trials.Trial, source: trials.Trial, drawn: random.Random) -> dict[str, Any]:
-        """Return with what configuration a trial goes on from another one's checkpoint. For subclasses.
+        """Return the configuration with which a trial goes on from another's checkpoint. For subclasses.
 
         Args:
-            trial: It changes.
-            source: From where it goes on.
-            drawn: Where all chances come from.
+            trial: The trial that changes.
+            source: The trial with the checkpoint.
+            drawn: The random generator.
         """
         return mutations.explore(source.config, self._mutations, drawn, self._resample_probability, self._factors)
 
@@ -299,12 +299,12 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
         return random.Random(f"{purpose}/{seed}/{number}/{float(time)!r}")
 
     def debug_string(self) -> str:
-        """Return how many changes it has made."""
+        """Return the numbers of trials and of changes."""
         return f"{type(self).__name__}: {len(self._members)} trials, {self._num_changes} changes"
 
 
 PopulationBasedTrainingReplay = pbt_replay.PopulationBasedTrainingReplay
-"""Ray has it in this module."""
+"""Ray's programs import it from this module."""
 
 _log = logging.getLogger(__name__)
 
@@ -312,17 +312,17 @@ _log = logging.getLogger(__name__)
 @final
 @dataclass(slots=True)
 class _Member:
-    """The facts of a trial of the population."""
+    """The state of a trial of the population."""
 
     tag: str
     score: float | None = None
-    """When it was looked at; None before."""
+    """The score at the last look; None before the first."""
     time: float = 0.0
-    """The same."""
+    """The time at the last look."""
     iteration: float = 0.0
-    """Of its latest report."""
+    """The ``training_iteration`` of the latest report."""
     looked_at: float = 0.0
-    """From when its interval counts."""
+    """The time from which the interval counts."""
 
 
 def _describe(config: Mapping[str, object]) -> str:

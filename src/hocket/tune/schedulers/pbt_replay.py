@@ -1,4 +1,4 @@
-"""One trial with the schedule of configurations that population based training has found."""
+"""One trial with a schedule of configurations that population based training has found."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from hocket.tune.schedulers import checks, contract, fifo, lineage
 @keywords.guard_init
 @final
 class PopulationBasedTrainingReplay(fifo.FIFOScheduler):
-    """Runs one trial with the configurations of a trial of a population and those that it went on from.
+    """A scheduler that runs one trial with the successive configurations of a population's trial and its sources.
 
-    The search has one trial. It begins with the first configuration of the schedule, whatever it was proposed with, and
-    at each change it goes on from its own checkpoint, so functions should save one with each report.
+    The search has one trial. It begins with the schedule's first configuration, instead of its own. At each change it
+    goes on from its own checkpoint, so functions should save one with each report.
 
     Args:
-        policy_file: `PopulationBasedTraining.policies`, whose last one's trial is followed (for another one,
-            `trace` them); rows as Ray writes them; or a path to a file with one such row a line, which Ray calls
+        policy_file: `PopulationBasedTraining.policies`, of which the last one's trial is replayed (use `trace` for
+            another); rows in Ray's form; or a path to a file with one such row a line, Ray's
             ``pbt_policy_<trial>.txt``.
 
     Raises:
-        ValueError: There is no such file, or it has something else in it, or more than one trial comes, or there is no
-            change and the trial has no configuration.
+        ValueError: The file does not exist or has invalid rows, a second trial comes, or there is no configuration.
 
     Example:
         >>> from hocket.tune.schedulers import PopulationBasedTrainingReplay
@@ -44,7 +43,7 @@ class PopulationBasedTrainingReplay(fifo.FIFOScheduler):
     def __init__(self, policy_file: str | pathlib.Path | Sequence[lineage.Policy | Sequence[object]]) -> None:
         policies = lineage.read(policy_file)
         traced = lineage.trace(policies, policies[-1].tag) if policies else []
-        #: With what the trial began; None if there was no change.
+        #: The trial's first configuration; None if there was no change.
         self.config: dict[str, Any] | None = traced[0].old_config if traced else None
         self._changes = [(policy.source_time, policy.new_config) for policy in traced]
         self._next = 0
@@ -71,7 +70,7 @@ class PopulationBasedTrainingReplay(fifo.FIFOScheduler):
     def on_trial_result(
         self, controls: contract.TrialControls, trial: trials.Trial, result: Mapping[str, object]
     ) -> contract.Decision:
-        """Change the configuration when its time has come; of several the last one."""
+        """Change the configuration when a change is due; if several are, make only the last one."""
         time = checks.read_time(result, "training_iteration")
         begun = self._next
         while time is not None and self._next < len(self._changes) and self._changes[self._next][0] <= time:

@@ -1,4 +1,4 @@
-"""The module where Ray has the base of schedulers."""
+"""Ray's module for the base of schedulers."""
 
 from hocket.tune.schedulers.contract import TrialScheduler
 from hocket.tune.schedulers.fifo import FIFOScheduler

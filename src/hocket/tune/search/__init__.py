@@ -1,7 +1,7 @@
-"""Searchers: what proposes the configurations of a search.
+"""Searchers, which propose the configurations of a search.
 
-`BasicVariantGenerator` draws and goes through grids, `OptunaSearch` (`hocket.tune.search.optuna`) learns from results,
-and what inherits from `Searcher` adapts any other library.
+`BasicVariantGenerator` samples values and enumerates grids, `OptunaSearch` (`hocket.tune.search.optuna`) learns from
+results, and subclasses of `Searcher` adapt other libraries.
 """
 
 from hocket._base import missing as _missing
@@ -12,6 +12,6 @@ from hocket.tune.search.repeater import Repeater as Repeater
 from hocket.tune.search.searcher import Searcher as Searcher
 
 SearchAlgorithm = Searcher
-"""Ray's name for what it runs."""
+"""Ray's name for a searcher that it runs."""
 
 _missing.explain(__name__)

@@ -1,4 +1,4 @@
-"""The searcher that learns nothing: grids are gone through, the rest is drawn."""
+"""The searcher that does not learn: it enumerates grids, and samples all other values."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from hocket.tune.search import points, searcher, variants
 @keywords.guard_init
 @final
 class BasicVariantGenerator(searcher.Searcher):
-    """Goes through grids, and draws the other values. What a search uses if it is given no searcher.
+    """A searcher that enumerates grids and samples the other values at random. The default of a search.
 
     Args:
-        points_to_evaluate: Configurations to begin with, as far as they are known: each stands for one of the
-            ``num_samples``. What one leaves out is drawn, or gone through if it is a grid.
-        max_concurrent: How many trials may run at once. Default: 0, as many as the search allows.
-        constant_grid_search: Whether drawn values are the same for all combinations of the grids in one sample.
-            Default: each combination has its own.
-        random_state: A seed, or a numpy generator from which one is drawn. Default: the search's seed.
+        points_to_evaluate: Whole or partial configurations to begin with. Each counts as one of the ``num_samples``. A
+            key that it lacks is sampled, or enumerated if it is a grid.
+        max_concurrent: The most trials that run at once. Default: 0, as many as the search allows.
+        constant_grid_search: Whether all combinations of the grids in one sample share their sampled values. Default:
+            each combination has its own.
+        random_state: A seed, or a NumPy generator that yields one. Default: the search's seed.
 
     Raises:
         TypeError: An argument is of a wrong type.
@@ -69,8 +69,8 @@ class BasicVariantGenerator(searcher.Searcher):
         """Take the search's space.
 
         Args:
-            metric: Not used, but kept.
-            mode: The same.
+            metric: Kept, but not used.
+            mode: Kept, but not used.
             config: The space.
             **spec: ``num_samples`` and ``seed``.
 
@@ -78,9 +78,9 @@ class BasicVariantGenerator(searcher.Searcher):
             True.
 
         Raises:
-            TypeError: Something in the space looks like a domain and is none.
-            ValueError: A grid is empty or written wrongly, or a point does not fit the space.
-            TuneError: There is a grid, and ``num_samples`` is -1.
+            TypeError: A value of the space looks like a domain but is none.
+            ValueError: A grid is empty or malformed, or a point does not fit the space.
+            TuneError: There is a grid, but ``num_samples`` is -1.
         """
         self.metric, self.mode = metric, mode
         seed = self._seed if self._seed is not None else int(spec.get("seed") or 0)
@@ -91,7 +91,7 @@ class BasicVariantGenerator(searcher.Searcher):
 
     @property
     def total_samples(self) -> int | None:
-        """How many configurations there are; None if there is no end, 0 before the search says its space."""
+        """The number of configurations; None if there is no end, 0 until the search has set the space."""
         return 0 if self._variants is None else self._variants.count()
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
@@ -112,7 +112,7 @@ class BasicVariantGenerator(searcher.Searcher):
         self._running.discard(trial_id)
 
     def on_trial_restored(self, trial_id: str, config: Mapping[str, object]) -> None:
-        """Skip a configuration, at no cost."""
+        """Skip a configuration without building it."""
         self._note(trial_id)
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:

@@ -10,7 +10,7 @@ from hocket.tune.search import searcher as searchers
 
 
 def check_searcher(wrapper: str, searcher: object) -> None:
-    """Raise if what is to be wrapped is no searcher."""
+    """Raise TypeError if the object to wrap is no searcher."""
     if not isinstance(searcher, searchers.Searcher):
         raise TypeError(
             f"{wrapper} must be given a Searcher, but received {searcher!r}. Write {wrapper}(OptunaSearch(...), ...), "
@@ -21,15 +21,15 @@ def check_searcher(wrapper: str, searcher: object) -> None:
 @keywords.guard_init
 @final
 class ConcurrencyLimiter(searchers.Searcher):
-    """Lets only so many trials of a searcher run at once, so that each proposal knows more results.
+    """A searcher that limits how many of another searcher's trials run at once, so each proposal knows more results.
 
     Args:
-        searcher: What proposes.
-        max_concurrent: How many trials may run at once.
-        batch: Whether the searcher learns of results only when all trials that run have ended.
+        searcher: The searcher that proposes.
+        max_concurrent: The most trials that run at once.
+        batch: Whether to withhold results until all running trials have ended.
 
     Raises:
-        TypeError: `searcher` is none.
+        TypeError: `searcher` is no searcher.
         ValueError: `max_concurrent` is less than 1.
 
     Example:
@@ -47,14 +47,14 @@ class ConcurrencyLimiter(searchers.Searcher):
         super().__init__(searcher.metric, searcher.mode)
         self.searcher, self.max_concurrent, self.batch = searcher, max_concurrent, batch
         self._running: set[str] = set()
-        #: Results that are held back, with whether the trial failed.
+        #: Withheld results, with whether the trial failed.
         self._held: dict[str, tuple[Mapping[str, object] | None, bool]] = {}
         self._limits = not searcher.set_max_concurrency(max_concurrent)
 
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: Mapping[str, object], **spec: object
     ) -> bool:
-        """Hand the search's properties to the searcher, and return what it returns."""
+        """Pass the search's properties to the searcher, and return its answer."""
         taken = self.searcher.set_search_properties(metric, mode, config, **spec)
         self.metric, self.mode = self.searcher.metric, self.searcher.mode
         self.counts_trials = self.searcher.counts_trials

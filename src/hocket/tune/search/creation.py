@@ -23,19 +23,19 @@ _COMPARABLE: Final = {
     "zoopt": "CmaEsSampler() (search without gradients)",
     "hebo": "GPSampler() (Gaussian processes)",
 }
-"""Ray's other names, and what of Optuna comes closest."""
+"""Ray's other names, each with the closest sampler of Optuna."""
 
 
 def create_searcher(search_alg: str, **kwargs: object) -> searcher.Searcher:
-    """Make a searcher by its name in Ray Tune.
+    """Return a new searcher, by its name in Ray Tune.
 
     Args:
         search_alg: ``"random"`` or ``"variant_generator"`` for `BasicVariantGenerator`, ``"optuna"`` for
             `OptunaSearch`; upper or lower case.
-        **kwargs: What it is made with.
+        **kwargs: The searcher's arguments.
 
     Raises:
-        ValueError: There is none of that name. The message says what is comparable.
+        ValueError: No searcher has that name. The message names a comparable one.
 
     Example:
         >>> from hocket.tune.search import create_searcher

@@ -1,7 +1,7 @@
-"""Domains of a hyperparameter, and how values are drawn.
+"""Domains of hyperparameters, and the drawing of values.
 
-A domain holds bounds or categories, and a sampler that says how values lie between them. Both are values without state:
-the numbers come from a generator that is passed in. `hocket.tune.search.space` has the functions that make domains.
+A domain holds bounds or categories, and a sampler, which sets the distribution of its values. Both are stateless
+values; random numbers come from a generator that the caller passes. `hocket.tune.search.space` makes domains.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from hocket.tune.search import samplers
 
 @dataclass(frozen=True)
 class Domain(abc.ABC):
-    """The domain of a hyperparameter: a range of numbers, one of several values, or the results of a function."""
+    """A hyperparameter's domain: a range of numbers, several values, or the results of a function."""
 
     def cast(self, value: Any) -> Any:
-        """Return a drawn value as the type that this domain has."""
+        """Return a drawn value in the domain's type."""
         return value
 
     def get_sampler(self) -> samplers.Sampler:
-        """Return how values are drawn."""
+        """Return the domain's sampler."""
         sampler: samplers.Sampler | None = getattr(self, "sampler", None)
         return samplers.Uniform() if sampler is None else sampler
 
     def sample(self, config: object = None, size: int = 1, random_state: samplers.RandomState = None) -> Any:
-        """Draw.
+        """Draw values.
 
         Args:
-            config: What a `Function` is called with; other domains do without.
-            size: How many values.
-            random_state: A numpy Generator, which is drawn from; or a seed. Default: other values each time.
+            config: The argument of a `Function`; other domains ignore it.
+            size: The number of values.
+            random_state: A NumPy Generator, whose state advances; or a seed. Default: other values each time.
 
         Returns:
             A value; for a `size` above 1 an array of numbers or a list.
 
         Raises:
-            ValueError: `size` is less than 1, or values of this domain are taken in turn (`grid_search`).
+            ValueError: `size` is less than 1, or the domain is a grid, whose values are taken in turn (`grid_search`).
         """
         if size < 1:
             raise ValueError(f"size must be 1 or more, but received {size!r}.")
@@ -56,25 +56,25 @@ class Domain(abc.ABC):
 
     @abc.abstractmethod
     def is_valid(self, value: object) -> bool:
-        """Tell whether a value can be drawn from this domain, up to rounding to a quantum."""
+        """Return whether the domain can yield a value, up to rounding to a quantum."""
 
     def is_grid(self) -> bool:
-        """Tell whether the values are taken in turn."""
+        """Return whether the values are taken in turn."""
         return isinstance(self.get_sampler(), samplers.Grid)
 
     def is_function(self) -> bool:
-        """Tell whether a function makes the values."""
+        """Return whether a function makes the values."""
         return False
 
     @property
     def domain_str(self) -> str:
-        """The values, in words."""
+        """The values in words."""
         return "(unknown)"
 
 
 @dataclass(frozen=True)
 class _Choosable(Domain):
-    """A domain whose sampler can be chosen once."""
+    """A domain whose sampler can be set once."""
 
     def _choose(self, sampler: samplers.Sampler) -> Self:
         present = getattr(self, "sampler", None)
@@ -87,14 +87,14 @@ class _Choosable(Domain):
         return dataclasses.replace(self, **changes)
 
     def uniform(self) -> Self:
-        """Return this domain, drawn uniformly."""
+        """Return this domain with a uniform distribution."""
         return self._choose(samplers.Uniform())
 
 
 @final
 @dataclass(frozen=True)
 class Float(_Choosable):
-    """A range of floats, both bounds included; None for a side without one.
+    """A range of floats with both bounds, or None for a side without a bound.
 
     Raises:
         TypeError: A bound is no number.
@@ -109,9 +109,9 @@ class Float(_Choosable):
     lower: float | None
     """The least value."""
     upper: float | None
-    """The greatest."""
+    """The greatest value."""
     sampler: samplers.Sampler | None = None
-    """How values are drawn. Default: uniformly."""
+    """The distribution of values. Default: uniform."""
 
     def __post_init__(self) -> None:
         lower = -math.inf if self.lower is None else samplers.check_number("lower", self.lower)
@@ -151,12 +151,12 @@ class Float(_Choosable):
         return float(value)
 
     def loguniform(self, base: object = None) -> Self:
-        """Return this domain, drawn so that its logarithm is uniform. `base` is ignored."""
+        """Return this domain with a uniform distribution of the logarithm. `base` is ignored."""
         samplers.warn_of_base(base)
         return self._choose(samplers.LogUniform())
 
     def normal(self, mean: float = 0.0, sd: float = 1.0) -> Self:
-        """Return this domain, which must have no bounds, drawn from the bell curve."""
+        """Return this domain, which must have no bounds, with a normal distribution."""
         return self._choose(samplers.Normal(mean, sd))
 
     def quantized(self, q: float) -> Self:
@@ -170,7 +170,7 @@ class Float(_Choosable):
         )
         if isinstance(sampler, samplers.Quantized):
             values = np.round(values / sampler.q) * sampler.q
-        # The logarithm and the quantum round, and may so leave the range by the last bit.
+        # Rounding of the logarithm and the quantum may leave the range by the last bit.
         return np.clip(values, self.lower, self.upper)
 
     def _draw_with(self, sampler: samplers.Sampler, generator: np.random.Generator, size: int) -> Any:
@@ -198,7 +198,7 @@ class Float(_Choosable):
 @final
 @dataclass(frozen=True)
 class Integer(_Choosable):
-    """A range of integers. The upper bound is left out, unless values are multiples of a quantum other than 1.
+    """A range of integers, without the upper bound, unless a quantum other than 1 is set.
 
     Raises:
         TypeError: A bound is no integer.
@@ -213,9 +213,9 @@ class Integer(_Choosable):
     lower: int
     """The least value."""
     upper: int
-    """The value above the greatest; with a quantum other than 1 the greatest."""
+    """One above the greatest value; with a quantum other than 1, the greatest value."""
     sampler: samplers.Sampler | None = None
-    """How values are drawn. Default: uniformly."""
+    """The distribution of values. Default: uniform."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lower", samplers.check_integer("lower", self.lower))
@@ -243,7 +243,7 @@ class Integer(_Choosable):
         )
 
     def get_quantum(self) -> int:
-        """Return what all values are multiples of."""
+        """Return the quantum: all values are its multiples."""
         return int(self.sampler.q) if isinstance(self.sampler, samplers.Quantized) else 1
 
     def get_range(self) -> range:
@@ -255,12 +255,12 @@ class Integer(_Choosable):
         return int(value)
 
     def loguniform(self, base: object = None) -> Self:
-        """Return this domain, drawn so that the logarithm is uniform. `base` is ignored."""
+        """Return this domain with a uniform distribution of the logarithm. `base` is ignored."""
         samplers.warn_of_base(base)
         return self._choose(samplers.LogUniform())
 
     def quantized(self, q: int) -> Self:
-        """Return this domain with the multiples of `q` only; both bounds are included unless it is 1."""
+        """Return this domain with multiples of `q` only, including both bounds unless `q` is 1."""
         return dataclasses.replace(self, sampler=samplers.Quantized(self.get_sampler(), q))
 
     def _draw(self, generator: np.random.Generator, config: object, size: int) -> object:
@@ -285,11 +285,11 @@ class Integer(_Choosable):
 @final
 @dataclass(frozen=True)
 class Categorical(_Choosable):
-    """One of several values, of any type. A value that is a dict or list may hold domains of its own.
+    """Several values of any type. A value that is a dict or list may hold domains of its own.
 
     Raises:
-        TypeError: The values do not come in an order of their own: a set, or a string.
-        ValueError: There are none.
+        TypeError: The values have no order of their own (a set), or are a string.
+        ValueError: There are no values.
 
     Example:
         >>> from hocket.tune.search.space import Categorical
@@ -300,13 +300,13 @@ class Categorical(_Choosable):
     categories: Sequence[object]
     """The values."""
     sampler: samplers.Sampler | None = None
-    """How values are drawn. Default: uniformly."""
+    """The distribution of values. Default: uniform."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "categories", tuple(samplers.check_values("choice", self.categories)))
 
     def grid(self) -> Self:
-        """Return this domain with the values taken in turn, as `grid_search` does."""
+        """Return this domain as a grid, whose values are taken in turn, as in `grid_search`."""
         return self._choose(samplers.Grid())
 
     def __len__(self) -> int:
@@ -333,11 +333,11 @@ class Categorical(_Choosable):
 @final
 @dataclass(frozen=True)
 class Function(Domain):
-    """The results of a function; it may be given the values that were drawn before.
+    """The results of a function, which may use the values that were drawn before.
 
     Raises:
-        TypeError: It cannot be called.
-        ValueError: It takes more than one argument.
+        TypeError: The function cannot be called.
+        ValueError: The function requires more than one argument.
 
     Example:
         >>> from hocket.tune.search.space import Function
@@ -346,7 +346,7 @@ class Function(Domain):
     """
 
     func: Callable[..., Any]
-    """Called with the configuration, or without arguments."""
+    """The function of the configuration, or of no arguments."""
 
     def __post_init__(self) -> None:
         if not callable(self.func):
@@ -362,7 +362,7 @@ class Function(Domain):
 
     @property
     def passes_config(self) -> bool:
-        """Whether the function is given the configuration."""
+        """Whether the function takes the configuration."""
         return self._binds({})
 
     def _binds(self, *args: object) -> bool:
@@ -370,7 +370,7 @@ class Function(Domain):
             inspect.signature(self.func).bind(*args)
         except TypeError:
             return False
-        except ValueError:  # a builtin that does not tell
+        except ValueError:  # a built-in function without a signature
             return True
         return True
 

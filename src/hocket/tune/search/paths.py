@@ -1,4 +1,4 @@
-"""Places in a space, and what stands there: domains and grids between constants."""
+"""Paths into a space, and the values there: domains and grids between constants."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAKERS = (
 
 
 def find_domain(value: object, path: Path = ()) -> domains.Domain | None:
-    """Return the domain that a value of a space is or means, None if it is a constant."""
+    """Return the domain that a value of a space is or stands for; None if it is a constant."""
     if isinstance(value, domains.Domain):
         return value
     if isinstance(value, dict) and "grid_search" in value:
@@ -43,7 +43,7 @@ def find_domain(value: object, path: Path = ()) -> domains.Domain | None:
 
 
 def find_variables(value: object, path: Path = ()) -> Iterator[tuple[Path, domains.Domain]]:
-    """Yield the domains and grids of a space, as they stand in it, with their paths."""
+    """Yield the domains and grids of a space, in their order, with their paths."""
     domain = find_domain(value, path)
     if domain is not None:
         yield path, domain
@@ -53,12 +53,12 @@ def find_variables(value: object, path: Path = ()) -> Iterator[tuple[Path, domai
 
 
 def is_open(value: object) -> bool:
-    """Tell whether a value is or holds a domain or grid."""
+    """Return whether a value is or holds a domain or grid."""
     return next(find_variables(value), None) is not None
 
 
 def get_items(value: object) -> Iterator[tuple[object, object]]:
-    """Return the keys or indices of a container that a space may be nested in, and what stands there."""
+    """Return the keys or indices of a container that a space may nest in, with their values."""
     if isinstance(value, dict):
         return iter(value.items())
     if isinstance(value, list | tuple):
@@ -67,12 +67,12 @@ def get_items(value: object) -> Iterator[tuple[object, object]]:
 
 
 def replace(value: object, change: Callable[[Path, Any], tuple[bool, Any]], path: Path = ()) -> Any:
-    """Return a copy of nested dicts, lists and tuples in which some values are others. The rest is not copied.
+    """Return a copy of nested dicts, lists and tuples with some values replaced. Other values are not copied.
 
     Args:
         value: The outermost container.
-        change: Given a path and the value there, returns whether to take another, and which.
-        path: Where `value` stands.
+        change: A function from a path and its value to whether to replace it, and the replacement.
+        path: The path of `value`.
     """
     changed, other = change(path, value)
     if changed:
@@ -94,12 +94,12 @@ def replace(value: object, change: Callable[[Path, Any], tuple[bool, Any]], path
 
 
 def assign(value: object, replacements: Mapping[Path, Any]) -> Any:
-    """Return a copy of a space with other values at some paths."""
+    """Return a copy of a space with the values at some paths replaced."""
     return replace(value, lambda path, _: (True, replacements[path]) if path in replacements else (False, None))
 
 
 def get_value(value: object, path: Path) -> object:
-    """Return what stands at a path."""
+    """Return the value at a path."""
     for key in path:
         if not isinstance(value, Mapping | list | tuple):
             raise KeyError(key)
@@ -113,7 +113,7 @@ def describe_path(path: Path) -> str:
 
 
 def sort_key(path: Path) -> list[tuple[bool, int, str]]:
-    """Return what paths are sorted by: list indices as numbers, keys as text."""
+    """Return a sort key for paths: list indices as numbers, keys as text."""
     return [(False, key, "") if isinstance(key, int) else (True, 0, str(key)) for key in path]
 
 

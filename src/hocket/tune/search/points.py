@@ -1,4 +1,4 @@
-"""Configurations that are known before a search: what of a space they fix."""
+"""Configurations that the user knows before a search, and the parts of a space that they fix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 
 def check(points: Sequence[Mapping[str, object]] | None) -> list[Mapping[str, Any]]:
-    """Return the points."""
+    """Check ``points_to_evaluate``, and return the points as a list."""
     if points is None:
         return []
     if isinstance(points, Mapping | str) or not isinstance(points, Iterable):
@@ -24,7 +24,7 @@ def check(points: Sequence[Mapping[str, object]] | None) -> list[Mapping[str, An
 
 
 def fill(space: Any, point: Any, path: paths.Path = ()) -> Any:
-    """Return a space with the values of a point in their places. A value that the space cannot have is warned of."""
+    """Return a space with the values of a point in their places. Warn of a value that the space cannot have."""
     domain = paths.find_domain(space, path)
     if domain is None and isinstance(space, dict) and isinstance(point, Mapping):
         unknown = [key for key in point if key not in space]

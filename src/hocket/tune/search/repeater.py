@@ -1,4 +1,4 @@
-"""A searcher each of whose proposals is tried several times."""
+"""A searcher that tries each proposal several times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hocket.tune.search import searcher as searchers
 _log = logging.getLogger(__name__)
 
 TRIAL_INDEX: Final = "__trial_index__"
-"""The key in a trial's configuration that says which of the repetitions it is, from 0."""
+"""The key of the repetition's number, from 0, in a trial's configuration."""
 
 
 @dataclass(slots=True)
@@ -25,30 +25,30 @@ class _Group:
     """The trials of one proposal."""
 
     first: str
-    """The trial that the searcher knows."""
+    """The id of the group's trial that the searcher knows."""
     config: dict[str, Any]
-    """What it proposed."""
+    """The proposed configuration."""
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
-    """The metrics of each trial that has ended, NaN where it has none."""
+    """The metrics of each finished trial, NaN for missing ones."""
     size: int = 1
-    """How many trials it has so far."""
+    """The number of trials so far."""
 
 
 @keywords.guard_init
 @final
 class Repeater(searchers.Searcher):
-    """Tries each proposal several times, and gives the searcher the mean of the metric.
+    """A searcher that tries each proposal of another searcher several times, and passes on the mean of the metric.
 
-    For functions whose result is noisy. Let ``num_samples`` be a multiple of `repeat`; trials beyond that are run, but
-    the searcher does not learn of them. Schedulers that stop trials early make the means incomparable.
+    It is for functions with noisy results. Make ``num_samples`` a multiple of `repeat`: trials beyond a multiple run,
+    but the searcher does not learn of them. Schedulers that stop trials early make the means incomparable.
 
     Args:
-        searcher: What proposes. It sees one trial for each proposal.
-        repeat: How often each proposal is tried.
-        set_index: Whether the configuration says which repetition it is, under `TRIAL_INDEX`: a seed, say.
+        searcher: The searcher that proposes. It sees one trial for each proposal.
+        repeat: The number of trials for each proposal.
+        set_index: Whether the configuration has the repetition's number, under `TRIAL_INDEX`; use it as a seed, say.
 
     Raises:
-        TypeError: `searcher` is none.
+        TypeError: `searcher` is no searcher.
         ValueError: `repeat` is less than 1.
 
     Example:
@@ -72,7 +72,7 @@ class Repeater(searchers.Searcher):
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: Mapping[str, Any], **spec: Any
     ) -> bool:
-        """Hand the search's properties to the searcher, with the number of its proposals for ``num_samples``."""
+        """Pass on the search's properties, with the number of proposals as ``num_samples``."""
         num_samples = spec.get("num_samples", -1)
         if num_samples > 0:
             if num_samples % self.repeat:
@@ -114,7 +114,7 @@ class Repeater(searchers.Searcher):
         return {**config, TRIAL_INDEX: index} if self._set_index else config
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, object] | None = None, error: bool = False) -> None:
-        """Note the metric; when all repetitions have ended, tell the searcher the mean of those that have one."""
+        """Take in a trial's metrics; after the last repetition, pass on their means, ignoring missing values."""
         group = self._groups.pop(trial_id, None)
         if group is None:
             _log.warning("Trial %s has ended, which Repeater has not proposed. It is left out.", trial_id)

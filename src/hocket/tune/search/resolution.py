@@ -1,4 +1,4 @@
-"""Draws the domains of a space, in an order in which each has what it needs."""
+"""The drawing of a space's domains, in an order in which each one finds the values that it needs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hocket.tune import errors
 from hocket.tune.search import domains, paths
 
 _DEEPEST: Final = 20
-"""How many times a drawn value may hold domains itself, which are drawn in turn. Ray's number of passes."""
+"""The greatest depth of domains inside drawn values. Ray's number of passes."""
 
 
 class NotDrawnError(Exception):
-    """A function has read a value that is not drawn yet."""
+    """An error of a function that reads a value before it is drawn."""
 
     def __init__(self, path: paths.Path) -> None:
         super().__init__(paths.describe_path(path))
@@ -25,10 +25,10 @@ class NotDrawnError(Exception):
 
 
 def draw(space: object, generator: np.random.Generator) -> tuple[Any, dict[paths.Path, Any]]:
-    """Return a space with its domains drawn, and what was drawn. Grids stay, and so do functions that read them.
+    """Return a space with its domains drawn, and the drawn values by path. Grids and functions that read them stay.
 
     Raises:
-        TuneError: A function fails, or waits for itself.
+        TuneError: A function fails, or depends on itself.
     """
     drawn: dict[paths.Path, object] = {}
     found: list[tuple[paths.Path, domains.Domain]] = []
@@ -53,7 +53,7 @@ def draw(space: object, generator: np.random.Generator) -> tuple[Any, dict[paths
 def _call_functions(
     space: object, functions: list[tuple[paths.Path, domains.Domain]], generator: np.random.Generator
 ) -> tuple[object, dict[paths.Path, object]]:
-    """Call each function when what it reads is there. One that reads a grid is left for when the grid is taken."""
+    """Call each function once the values that it reads are drawn. One that reads a grid stays for a later pass."""
     seeds = {path: int(generator.integers(2**32)) for path, _ in functions}
     made: dict[paths.Path, Any] = {}
     waiting = dict(functions)
@@ -115,7 +115,7 @@ def _holds_grid(value: object) -> bool:
 
 @contextlib.contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seed the global random numbers, which functions given to `sample_from` use, and put them back."""
+    """Seed Python's and NumPy's global generators, which functions in `sample_from` use; restore them afterwards."""
     before, numpy_before = random.getstate(), np.random.get_state()
     random.seed(seed)
     np.random.seed(seed)
@@ -128,10 +128,10 @@ def _seeded(seed: int) -> Iterator[None]:
 
 @final
 class View(Mapping[Any, Any]):
-    """A configuration as functions given to `sample_from` see it.
+    """The configuration that functions in `sample_from` receive.
 
-    ``view["x"]`` and ``view.x`` are values; ``view.config`` and ``view["config"]`` are the view itself, unless there
-    is such a key. Reading what is not drawn yet raises `NotDrawnError`.
+    ``view["x"]`` and ``view.x`` are values; ``view.config`` and ``view["config"]`` are the view itself, unless there is
+    such a key. Reading a value that is not drawn yet raises `NotDrawnError`.
     """
 
     def __init__(self, values: Mapping[object, object], path: paths.Path = ()) -> None:
@@ -164,7 +164,7 @@ class View(Mapping[Any, Any]):
 
 @final
 class _ListView(list[Any]):
-    """A list some of whose values are not drawn yet."""
+    """A list with values that may not be drawn yet."""
 
     __slots__ = ("_path",)
 

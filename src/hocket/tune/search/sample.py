@@ -1,4 +1,4 @@
-"""Ray's name for where domains are: ``from hocket.tune.search.sample import Categorical, Domain, Float, Integer``."""
+"""Ray's module for domains: ``from hocket.tune.search.sample import Categorical, Domain, Float, Integer``."""
 
 from __future__ import annotations
 

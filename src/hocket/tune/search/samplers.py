@@ -1,4 +1,4 @@
-"""How values lie in a domain, and what a domain checks."""
+"""Samplers, the distributions of values in a domain, and checks of a domain's arguments."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ import numpy as np
 from hocket.engine import callers
 
 RandomState: TypeAlias = np.random.Generator | np.random.RandomState | int | None
-"""Where random numbers come from: a generator, a seed, or None for one that differs each time."""
+"""A source of random numbers: a generator, a seed, or None for another one each time."""
 
 _INT64: Final = 2**63
 
 
 class Sampler:
-    """How values lie in a domain."""
+    """A distribution of the values in a domain."""
 
 
 @dataclass(frozen=True)
 class Uniform(Sampler):
-    """Each value is as likely as any other."""
+    """A uniform distribution: all values are equally likely."""
 
 
 @dataclass(frozen=True)
 class LogUniform(Sampler):
-    """The logarithm is uniform, so each order of magnitude is as likely as any other."""
+    """A uniform distribution of the logarithm: all orders of magnitude are equally likely."""
 
 
 @dataclass(frozen=True)
 class Normal(Sampler):
-    """The bell curve.
+    """A normal distribution.
 
     Raises:
-        TypeError: Something is no number.
-        ValueError: `sd` is not positive, or something is not finite.
+        TypeError: An argument is no number.
+        ValueError: `sd` is not positive, or an argument is not finite.
     """
 
     mean: float = 0.0
-    """Its middle."""
+    """The mean."""
     sd: float = 1.0
-    """Its standard deviation."""
+    """The standard deviation."""
 
     def __post_init__(self) -> None:
         if not math.isfinite(check_number("mean", self.mean)):
@@ -59,12 +59,12 @@ class Normal(Sampler):
 
 @dataclass(frozen=True)
 class Grid(Sampler):
-    """Each value is taken in turn, none is drawn."""
+    """An enumeration: each value is taken in turn, none is drawn."""
 
 
 @dataclass(frozen=True)
 class Quantized(Sampler):
-    """The draws of another sampler, rounded to a multiple of `q`.
+    """A distribution whose values are rounded to multiples of `q`.
 
     Raises:
         TypeError: `q` is no number.
@@ -72,7 +72,7 @@ class Quantized(Sampler):
     """
 
     sampler: Sampler
-    """The other one."""
+    """The distribution before rounding."""
     q: float
     """The quantum."""
 
@@ -81,22 +81,22 @@ class Quantized(Sampler):
             raise ValueError(f"q must be more than 0, but received {self.q!r}. Values become multiples of it.")
 
     def get_sampler(self) -> Sampler:
-        """Return the sampler whose values are rounded."""
+        """Return the sampler of the values before rounding."""
         return self.sampler
 
 
-# --- what they check --------------------------------------------------------------------------------------------------
+# --- checks -----------------------------------------------------------------------------------------------------------
 
 
 def get_generator(random_state: RandomState) -> np.random.Generator:
-    """Return a generator; what comes from an older one or a seed depends on that alone."""
+    """Return a generator. From an older generator or a seed, it depends on that alone."""
     if isinstance(random_state, np.random.RandomState):
         return np.random.default_rng(random_state.randint(0, 2**31, 4).tolist())
     return np.random.default_rng(random_state)
 
 
 def check_number(name: str, value: object) -> float:
-    """Return a number as it is."""
+    """Check that a value is a number, not NaN, and return it."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, but received {value!r}.{_suggest_number(value)}")
     if math.isnan(value):
@@ -105,7 +105,7 @@ def check_number(name: str, value: object) -> float:
 
 
 def check_values(caller: str, values: object) -> list[object]:
-    """Return what a choice or a grid consists of."""
+    """Check the values of a choice or a grid, and return them as a list."""
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise TypeError(
             f"{caller} must be given a list of values, but received {values!r}. For one value write "
@@ -126,8 +126,10 @@ def check_values(caller: str, values: object) -> list[object]:
 
 
 def find_equal(values: Collection[object], wanted: Any) -> int | None:
-    """Return where a value is, None if it is not there. Values without a plain ``==``, as arrays, are the same or not.
-    True is not 1, and 1 is 1.0."""
+    """Return the index of a value, or None. True does not equal 1, but 1 equals 1.0.
+
+    A value without a plain ``==``, such as an array, only equals itself.
+    """
     for place, value in enumerate(values):
         if value is wanted:
             return place
@@ -139,7 +141,7 @@ def find_equal(values: Collection[object], wanted: Any) -> int | None:
 
 
 def warn_of_base(base: object) -> None:
-    """Say that a base of the logarithm makes no difference, if one was given."""
+    """Warn that a base of the logarithm has no effect, if there is one."""
     if base is not None:
         warnings.warn(
             f"base={base!r} is ignored, as the distribution is the same for all bases. Leave it out.",

@@ -1,4 +1,4 @@
-"""The protocol of searchers, which propose configurations; samplers of other libraries are adapted to it."""
+"""The interface of searchers, which propose configurations; other libraries' samplers are adapted to it."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from typing import Any, Final
 
 
 class Searcher(abc.ABC):
-    """Proposes one configuration for each trial, and hears what became of it.
+    """The base of searchers, which propose a configuration for each trial, and receive the results.
 
-    The search calls it from one thread. What it proposes may depend on its seed, on the trials that it has proposed and
-    on the results that it got, and on nothing else: then a search that was killed goes on as if it had not been, since
-    a new searcher is shown what the log says, in that order, by `on_trial_restored`, `on_trial_result` and
-    `on_trial_complete`.
+    The search calls a searcher from one thread. A searcher's proposals may depend only on its seed, on the trials it
+    has proposed and on the results it got. A killed search then goes on as if it had run through: a new searcher gets
+    the log's events in their order, by `on_trial_restored`, `on_trial_result` and `on_trial_complete`.
 
     Args:
-        metric: The metric to optimize; the search's, if it is left out.
+        metric: The metric to optimize. Default: the search's.
         mode: ``"max"`` or ``"min"``.
     """
 
     FINISHED: Final = "FINISHED"
-    """What `suggest` returns when it will never propose another configuration."""
+    """The result of `suggest` if there will be no more configurations."""
 
     counts_trials: bool = False
-    """Whether it takes ``num_samples`` by itself, and says `FINISHED`; else the search counts."""
+    """Whether the searcher counts ``num_samples`` itself and returns `FINISHED`; else the search counts."""
 
     def __init__(self, metric: str | None = None, mode: str | None = None) -> None:
         self.metric, self.mode = metric, mode
@@ -38,41 +37,41 @@ class Searcher(abc.ABC):
             metric: The metric.
             mode: ``"max"`` or ``"min"``.
             config: `param_space`: constants, domains (`hocket.tune.search.space`), nested dicts. Empty if the searcher
-                was given a space of its own.
-            **spec: ``num_samples`` (-1: without end) and ``seed`` (an int) of the search.
+                has its own.
+            **spec: ``num_samples`` (-1: no end) and ``seed`` (an int) of the search.
 
         Returns:
-            False if the searcher was made with others, so that both cannot hold.
+            False if the searcher has others of its own, so that both cannot hold.
         """
         return False
 
     @abc.abstractmethod
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """Return the configuration of a new trial; None if there is none now; `FINISHED` if there will be none."""
+        """Return a new trial's configuration; None if there is none now; `FINISHED` if there will be none."""
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
-        """Note a report."""
+        """Take in a report."""
 
     @abc.abstractmethod
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
-        """Note that a trial has ended, with its last report; None if it has made none."""
+        """Take in the end of a trial, with its last report; None if it made none."""
 
     def on_trial_restored(self, trial_id: str, config: Mapping[str, Any]) -> None:
-        """Note a trial that this searcher's predecessor has proposed. Default: propose it again, and forget that."""
+        """Take in a trial that an earlier searcher proposed. Default: propose it again, and drop the proposal."""
         self.suggest(trial_id)
 
     def save(self, checkpoint_path: str) -> None:
-        """Write the state to a file. Not called by a search, whose log is enough; for programs written for Ray."""
+        """Write the state to a file. For programs written for Ray; a search needs only its log."""
         raise NotImplementedError(f"{type(self).__name__} does not save its state.")
 
     def restore(self, checkpoint_path: str) -> None:
-        """Take the state from what `save` wrote."""
+        """Restore the state from a file that `save` wrote."""
         raise NotImplementedError(f"{type(self).__name__} does not restore its state.")
 
     def add_evaluated_point(self, parameters: Mapping[str, Any], value: float, error: bool = False) -> None:
-        """Take a configuration whose result is known."""
+        """Take in a configuration with a known result."""
         raise NotImplementedError(f"{type(self).__name__} does not take points that were evaluated before.")
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
-        """Take how many trials may run at once; return whether the searcher keeps to it by itself."""
+        """Take the most trials that may run at once; return whether the searcher keeps to this limit itself."""
         return False

@@ -1,4 +1,4 @@
-"""The space that a search goes through: what each hyperparameter may be.
+"""Functions that make the domains of a search space.
 
 Domains stand in ``param_space``, a dict that may be nested, beside constants::
 
@@ -26,11 +26,11 @@ from hocket.tune.search.samplers import Uniform as Uniform
 
 
 def uniform(lower: float, upper: float) -> Float:
-    """Draw a float uniformly.
+    """Return a domain of floats with a uniform distribution.
 
     Args:
         lower: The least value.
-        upper: The greatest.
+        upper: The greatest value.
 
     Raises:
         TypeError: A bound is no number.
@@ -45,11 +45,11 @@ def uniform(lower: float, upper: float) -> Float:
 
 
 def quniform(lower: float, upper: float, q: float) -> Float:
-    """Draw a float uniformly, and round it to a multiple of `q`. Both bounds can be drawn.
+    """Return a domain of floats with a uniform distribution, rounded to multiples of `q`. It includes both bounds.
 
     Args:
         lower: The least value, a multiple of `q`.
-        upper: The greatest, a multiple of `q`.
+        upper: The greatest value, a multiple of `q`.
         q: The quantum.
 
     Raises:
@@ -65,12 +65,12 @@ def quniform(lower: float, upper: float, q: float) -> Float:
 
 
 def loguniform(lower: float, upper: float, base: object = None) -> Float:
-    """Draw a float so that each order of magnitude is as likely as any other.
+    """Return a domain of floats in which all orders of magnitude are equally likely.
 
     Args:
         lower: The least value, above 0; not its logarithm.
-        upper: The greatest.
-        base: Ignored; for programs written for older versions of Ray.
+        upper: The greatest value.
+        base: Ignored; accepted for programs written for older versions of Ray.
 
     Raises:
         TypeError: A bound is no number.
@@ -86,13 +86,13 @@ def loguniform(lower: float, upper: float, base: object = None) -> Float:
 
 
 def qloguniform(lower: float, upper: float, q: float, base: object = None) -> Float:
-    """Draw as `loguniform` does, and round to a multiple of `q`. Both bounds can be drawn.
+    """Return the domain of `loguniform`, rounded to multiples of `q`. It includes both bounds.
 
     Args:
         lower: The least value, a multiple of `q` above 0.
-        upper: The greatest, a multiple of `q`.
+        upper: The greatest value, a multiple of `q`.
         q: The quantum.
-        base: Ignored; for programs written for older versions of Ray.
+        base: Ignored; accepted for programs written for older versions of Ray.
 
     Raises:
         TypeError: An argument is no number.
@@ -108,11 +108,11 @@ def qloguniform(lower: float, upper: float, q: float, base: object = None) -> Fl
 
 
 def randn(mean: float = 0.0, sd: float = 1.0) -> Float:
-    """Draw a float from the bell curve.
+    """Return a domain of floats with a normal distribution.
 
     Args:
-        mean: Its middle. Default: 0.
-        sd: Its standard deviation. Default: 1.
+        mean: The mean. Default: 0.
+        sd: The standard deviation. Default: 1.
 
     Raises:
         TypeError: An argument is no number.
@@ -127,11 +127,11 @@ def randn(mean: float = 0.0, sd: float = 1.0) -> Float:
 
 
 def qrandn(mean: float, sd: float, q: float) -> Float:
-    """Draw a float from the bell curve, and round it to a multiple of `q`.
+    """Return a domain of floats with a normal distribution, rounded to multiples of `q`.
 
     Args:
-        mean: Its middle.
-        sd: Its standard deviation.
+        mean: The mean.
+        sd: The standard deviation.
         q: The quantum.
 
     Raises:
@@ -147,11 +147,11 @@ def qrandn(mean: float, sd: float, q: float) -> Float:
 
 
 def randint(lower: int, upper: int) -> Integer:
-    """Draw an integer uniformly.
+    """Return a domain of integers with a uniform distribution.
 
     Args:
         lower: The least value.
-        upper: One above the greatest.
+        upper: One above the greatest value.
 
     Raises:
         TypeError: A bound is no integer.
@@ -166,11 +166,11 @@ def randint(lower: int, upper: int) -> Integer:
 
 
 def qrandint(lower: int, upper: int, q: int = 1) -> Integer:
-    """Draw a multiple of `q` uniformly.
+    """Return a domain of multiples of `q` with a uniform distribution.
 
     Args:
-        lower: The least value that may be drawn.
-        upper: The greatest; one above the greatest if `q` is 1.
+        lower: The least value allowed.
+        upper: The greatest value allowed; one above it if `q` is 1.
         q: The quantum.
 
     Raises:
@@ -186,12 +186,12 @@ def qrandint(lower: int, upper: int, q: int = 1) -> Integer:
 
 
 def lograndint(lower: int, upper: int, base: object = None) -> Integer:
-    """Draw an integer so that each order of magnitude is as likely as any other.
+    """Return a domain of integers in which all orders of magnitude are equally likely.
 
     Args:
         lower: The least value, above 0.
-        upper: One above the greatest.
-        base: Ignored; for programs written for older versions of Ray.
+        upper: One above the greatest value.
+        base: Ignored; accepted for programs written for older versions of Ray.
 
     Raises:
         TypeError: A bound is no integer.
@@ -207,13 +207,13 @@ def lograndint(lower: int, upper: int, base: object = None) -> Integer:
 
 
 def qlograndint(lower: int, upper: int, q: int, base: object = None) -> Integer:
-    """Draw a multiple of `q` so that each order of magnitude is as likely as any other.
+    """Return a domain of multiples of `q` in which all orders of magnitude are equally likely.
 
     Args:
-        lower: The least value that may be drawn, above 0.
-        upper: The greatest; one above the greatest if `q` is 1.
+        lower: The least value allowed, above 0.
+        upper: The greatest value allowed; one above it if `q` is 1.
         q: The quantum.
-        base: Ignored; for programs written for older versions of Ray.
+        base: Ignored; accepted for programs written for older versions of Ray.
 
     Raises:
         TypeError: An argument is no integer.
@@ -229,15 +229,14 @@ def qlograndint(lower: int, upper: int, q: int, base: object = None) -> Integer:
 
 
 def choice(categories: Sequence[object]) -> Categorical:
-    """Draw one of several values.
+    """Return a domain of several values.
 
     Args:
-        categories: The values, of any type. One that is a dict or list may hold domains of its own, which are drawn if
-            it is.
+        categories: The values, of any type. A dict or list may hold domains of its own; they are drawn if it is chosen.
 
     Raises:
-        TypeError: It is a set, whose order is by chance, or a string.
-        ValueError: It is empty.
+        TypeError: `categories` is a set, whose order is random, or a string.
+        ValueError: `categories` is empty.
 
     Example:
         >>> from hocket.tune.search.space import choice, uniform
@@ -249,18 +248,18 @@ def choice(categories: Sequence[object]) -> Categorical:
 
 
 def sample_from(func: Callable[..., object]) -> Function:
-    """Take what a function returns.
+    """Return a domain whose value is the result of a function.
 
-    The order of the keys does not matter: a function that reads a value which is not drawn yet is called again later.
-    numpy's and Python's global random numbers are seeded for the call, so that it depends on the search's seed too.
+    The order of the keys does not matter: a function that reads a value before it is drawn is called again later. The
+    global generators of NumPy and Python are seeded for the call, so that its result depends on the search's seed, too.
 
     Args:
-        func: Called with the configuration as far as it is drawn, or with nothing. ``config["x"]`` is a value of it;
-            ``spec.config.x`` and ``spec["config"]["x"]`` are too.
+        func: A function of the configuration drawn so far, or of no arguments. ``config["x"]`` is a value; so are
+            ``spec.config.x`` and ``spec["config"]["x"]``.
 
     Raises:
-        TypeError: It cannot be called.
-        ValueError: It takes more than one argument.
+        TypeError: `func` cannot be called.
+        ValueError: `func` requires more than one argument.
 
     Example:
         >>> from hocket.tune.search.space import randint, sample_from
@@ -272,17 +271,17 @@ def sample_from(func: Callable[..., object]) -> Function:
 
 
 def grid_search(values: Iterable[object]) -> dict[str, list[Any]]:
-    """Take each of several values in turn, with each combination of those of other grids.
+    """Return a grid: each of several values is tried, with each combination of other grids' values.
 
     Args:
         values: The values, of any type.
 
     Returns:
-        ``{"grid_search": values}``, which may also be written as it is.
+        ``{"grid_search": values}``, which the space may also contain directly.
 
     Raises:
-        TypeError: It is a set, whose order is by chance, a dict, or no sequence.
-        ValueError: It is empty.
+        TypeError: `values` is a set, whose order is random, a dict, or no sequence.
+        ValueError: `values` is empty.
 
     Example:
         >>> from hocket.tune.search.space import grid_search

@@ -1,11 +1,11 @@
-"""The configurations of a space, each by its number.
+"""The configurations of a space, each made from its number.
 
-Configuration 7,000 is made without the 6,999 before it: the combination of grid values follows from the number, and
-what is drawn comes from a generator seeded with the search's seed and the number. So a search that goes on after a
-crash begins where it was, and how many trials run at once changes nothing.
+Configuration 7,000 does not need the 6,999 before it. Its grid values follow from the number, and a generator seeded
+with the search's seed and the number draws the rest. So a search that goes on after a crash continues at once, and the
+number of trials at a time changes nothing.
 
-The order is Ray's: for each sample all combinations of the grids, where the grid whose path comes first in the alphabet
-varies fastest. A grid's value may hold grids itself, which then vary inside that value.
+The order is Ray's: each sample has all combinations of the grids, and the grid whose path is first in the alphabet
+varies fastest. A grid's value may hold grids itself, which vary inside that value.
 """
 
 from __future__ import annotations
@@ -26,19 +26,17 @@ class Variants:
     """The configurations of a space.
 
     Args:
-        space: Constants, domains and grids in nested dicts and lists. Constants of any type are left alone.
-        num_samples: How often all grids are gone through; how many configurations there are, if there is no grid. -1:
-            without end.
-        seed: 0 or more. Together with a configuration's number it says what is drawn.
-        constant_grid_search: Whether what is drawn is the same for all combinations of one sample.
-        points_to_evaluate: Values for the first samples, one point for each. What a point does not mention is drawn or
-            gone through.
+        space: Constants, domains and grids in nested dicts and lists. Constants of any type stay as they are.
+        num_samples: The number of passes over all grids, and of configurations if there is no grid. -1: no end.
+        seed: 0 or more. With a configuration's number, it determines the drawn values.
+        constant_grid_search: Whether all grid combinations of a sample have the same drawn values.
+        points_to_evaluate: Values for the first samples, one point for each. Keys that a point lacks are drawn or
+            enumerated.
 
     Raises:
-        TypeError: The space is no dict, or something in it is no domain but looks like one.
-        ValueError: A number is out of range, a grid is empty, written wrongly, or in a choice, or a point has keys that
-            the space does not have.
-        TuneError: There is a grid, and `num_samples` is -1.
+        TypeError: The space is no dict, or a value in it looks like a domain but is none.
+        ValueError: A number is out of range, a grid is empty, malformed or in a choice, or a point has unknown keys.
+        TuneError: There is a grid, but `num_samples` is -1.
 
     Example:
         >>> from hocket.tune.search.space import grid_search, randint
@@ -78,16 +76,16 @@ class Variants:
         self._point_counts = [_count_grid(point) for point in self._points]
 
     def count(self) -> int | None:
-        """Return how many configurations there are; None if there is no end."""
+        """Return the number of configurations; None if there is no end."""
         if self._num_samples == -1:
             return None
         return sum(self._point_counts) + max(0, self._num_samples - len(self._points)) * self._per_sample
 
     def build(self, number: int) -> tuple[dict[str, Any], dict[paths.Path, Any]]:
-        """Return a configuration, and what was drawn or taken from a grid in it by its path.
+        """Return a configuration, and its values that were drawn or taken from a grid, by path.
 
         Args:
-            number: From 0.
+            number: The configuration's number, from 0.
         """
         total = self.count()
         if number < 0 or (total is not None and number >= total):
@@ -103,7 +101,7 @@ class Variants:
         return space, {**grid_values, **values, **drawn}
 
     def _find(self, number: int) -> tuple[dict[str, object], int, int]:
-        """Return a sample's space, its number, and which combination of its grids a configuration has."""
+        """Return a configuration's sample space, its sample's number, and the number of its grid combination."""
         for sample, (point, count) in enumerate(zip(self._points, self._point_counts, strict=True)):
             if number < count:
                 return point, sample, number
@@ -113,10 +111,10 @@ class Variants:
 
 
 def format_tag(values: Mapping[paths.Path, object]) -> str:
-    """Return what was drawn or taken from a grid as a short text that can be part of a file's name.
+    """Return drawn and grid values as a short text that is safe in a file's name.
 
     Args:
-        values: The values by their paths. Of one that holds domains only these are named.
+        values: The values by their paths. A value that holds domains is left out: the domains have their own entries.
 
     Example:
         >>> from hocket.tune.search.variants import format_tag
@@ -128,7 +126,7 @@ def format_tag(values: Mapping[paths.Path, object]) -> str:
 
 
 def find_values(space: object, config: object) -> dict[paths.Path, object]:
-    """Return what of a configuration was drawn or taken from a grid, given the space that it was made from.
+    """Return the drawn and grid values of a configuration, by path, given the space that it was made from.
 
     Example:
         >>> from hocket.tune.search.space import uniform
@@ -140,7 +138,7 @@ def find_values(space: object, config: object) -> dict[paths.Path, object]:
     for path, _ in paths.find_variables(space):
         try:
             found[path] = paths.get_value(config, path)
-        except LookupError:  # another searcher's configuration need not have it
+        except LookupError:  # another searcher's configuration may lack it
             continue
     return found
 
@@ -164,18 +162,18 @@ def _get_sorted_grids(space: object) -> list[tuple[paths.Path, Sequence[object]]
 
 
 def _count_grid(space: object) -> int:
-    """Return how many combinations the grids of a space have. Values of a grid may hold grids."""
+    """Return the number of combinations of a space's grids. Values of a grid may hold grids."""
     return math.prod(sum(map(_count_grid, domain.categories)) for _, domain in _find_grids(space))
 
 
 def _take_grid(space: object, combination: int, taken: dict[paths.Path, object]) -> Any:
-    """Return a space with its grids replaced by one combination of their values, and note the values."""
+    """Return a space with one combination of grid values in place, and add these values to `taken`."""
     grids = _get_sorted_grids(space)
     if not grids:
         return space
     totals = [sum(map(_count_grid, values)) for _, values in grids]
     found: dict[paths.Path, Any] = {}
-    inner = 1  # how many combinations the grids inside of the values that are taken have
+    inner = 1  # the number of combinations of grids inside the chosen values
     for place in range(len(grids) - 1, -1, -1):
         path, values = grids[place]
         below = inner * math.prod(totals[:place])

@@ -1,1 +1,1 @@
-"""A search, shown: `display` while it runs, `tables` as text, and `plots` as pictures."""
+"""Views of a search: `display` while it runs, `tables` as text, and `plots` as figures."""

@@ -1,8 +1,8 @@
-"""The display of a search while it runs, and when it is over.
+"""The display of a search while it runs, and its last line at the end.
 
-In a terminal the last rows are set aside for it, and what trials print scrolls above. Elsewhere nothing is shown.
-A `ProgressReporter` takes the place of these rows. ``RunConfig(verbose=0)`` and the environment variable
-``HOCKET_PROGRESS=off`` silence it.
+In a terminal it has the last rows, and the output of trials scrolls above. Elsewhere it shows nothing. A
+`ProgressReporter` replaces it. ``RunConfig(verbose=0)`` or the environment variable ``HOCKET_PROGRESS=off`` turns it
+off.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from hocket.tune import trial as trials
 from hocket.tune.run import search as searches
 
 _DRAW_SECONDS: Final = 0.25
-"""How often the rows are drawn. As training's."""
+"""Seconds between two drawings of the rows, as in training."""
 
 _MOST_ROWS: Final = 5
-"""How many trials are shown. A guess: a glance takes in no more."""
+"""The most trials shown. A guess: a glance takes in no more."""
 
 
 @contextlib.contextmanager
 def shown(search: searches.Search) -> Iterator[None]:
-    """Show a search in the block, if there is where."""
+    """Show a search during the block, if there is a reporter or a terminal."""
     given = search.settings
     reporter = given.run.progress_reporter
     if given.run.verbose and isinstance(reporter, progress_reporter.ProgressReporter):
@@ -59,8 +59,8 @@ class Display(callback.Callback):
     """The rows of a terminal that show a search.
 
     Args:
-        search: It is counted from.
-        area: Where they are.
+        search: The search to show.
+        area: The terminal's rows.
     """
 
     def __init__(self, search: searches.Search, area: terminal.StatusArea) -> None:
@@ -76,7 +76,7 @@ class Display(callback.Callback):
         result: Mapping[str, object],
         **info: object,
     ) -> None:
-        """Note a report."""
+        """Take a report into the list of the best."""
         score = self._find_score(result)
         if score is not None:
             self._best = [entry for entry in self._best if entry[1] is not trial]
@@ -92,7 +92,7 @@ class Display(callback.Callback):
         return float(-value if given.mode == "min" else value)
 
     def on_step_end(self, iteration: int, trials: Sequence[trials.Trial], **info: object) -> None:
-        """Draw, if it is time."""
+        """Draw the rows, if it is time."""
         now = time.monotonic()
         if now - self._drawn >= _DRAW_SECONDS:
             self._drawn = now
@@ -100,7 +100,7 @@ class Display(callback.Callback):
             self._area.draw([line[:width] for line in self.build_lines()])
 
     def build_lines(self) -> list[str]:
-        """Return what is shown."""
+        """Return the lines to draw."""
         return [build_summary(self._search, time.monotonic() - self._started)] + [
             self._describe(trial, result) for _, trial, result in self._best
         ]
@@ -112,7 +112,7 @@ class Display(callback.Callback):
         return f"  {metric} {value:.6g} at {result['training_iteration']}  {trial.experiment_tag}  {state}"
 
     def close(self) -> None:
-        """Give the rows back, and leave one line."""
+        """Release the rows, and leave one line."""
         self._area.close()
         line = build_summary(self._search, time.monotonic() - self._started)
         if self._best:

@@ -1,4 +1,4 @@
-"""Pictures of a search's results, with matplotlib: `ResultGrid.plot`."""
+"""Figures of a search's results, with matplotlib: `ResultGrid.plot`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hocket.tune.search.optuna import adapter
 from hocket.tune.shown import tables
 
 KINDS: Final = ("history", "curves", "parallel", "slices", "importance", "lineage")
-"""What can be drawn."""
+"""The kinds of figures."""
 
 
 def draw(found: Sequence[results.Result], kind: str, metric: str, mode: str) -> Any:
@@ -25,14 +25,12 @@ def draw(found: Sequence[results.Result], kind: str, metric: str, mode: str) -> 
 
     Args:
         found: The trials' results.
-        kind: ``"history"``: each trial's last value, and the best so far; ``"curves"``: all reports;
-            ``"parallel"``: each trial a line over its configuration; ``"slices"``: the value over each hyperparameter;
-            ``"importance"``: how much each hyperparameter counts; ``"lineage"``: who of a population went on as whom.
-        metric: What is drawn.
+        kind: One of `KINDS`; see `ResultGrid.plot`.
+        metric: The metric to draw.
         mode: ``"max"`` or ``"min"``.
 
     Raises:
-        MissingExtraError: matplotlib is not installed; or Optuna, which finds importances.
+        MissingExtraError: matplotlib is not installed; or Optuna, which computes importances.
         ValueError: The kind is none of these, or no trial has the metric.
     """
     if kind not in KINDS:
@@ -82,7 +80,7 @@ def _draw_curves(figure: Any, shown: Shown, metric: str, mode: str) -> None:
 
 
 def _list_parameters(shown: Shown) -> dict[str, list[Any]]:
-    """Return the hyperparameters that differ, each with its values by trial."""
+    """Return the hyperparameters whose values differ, each with its values by trial."""
     rows = [dict(flat_values.flatten(one.config)) for one, _ in shown]
     names = [name for name in rows[0] if all(name in row for row in rows)] if rows else []
     columns = {name: [row[name] for row in rows] for name in names}
@@ -90,13 +88,13 @@ def _list_parameters(shown: Shown) -> dict[str, list[Any]]:
 
 
 def compute_importances(found: Sequence[results.Result], metric: str, mode: str) -> dict[str, float]:
-    """Return how much each hyperparameter counts: see `ResultGrid.get_importances`."""
+    """Return each hyperparameter's importance; see `ResultGrid.get_importances`."""
     scored = _list_shown(found, metric)
     return _compute_importances(_list_parameters(scored), [value for _, value in scored], mode)
 
 
 def _place(values: Sequence[Any]) -> tuple[list[float], str]:
-    """Return where values lie on an axis, and its scale: numbers where they are, others by their order."""
+    """Return places of values on an axis, and its scale: numbers by value, other values by their order."""
     if _is_range(values):
         return [float(value) for value in values], "log" if _is_logarithmic(values) else "linear"
     order = sorted({str(value) for value in values})
@@ -122,7 +120,7 @@ def _name_places(axes: Any, values: Sequence[object]) -> None:
 
 
 def _show(text: str) -> str:
-    """Return a text that can be drawn; one is not read as a formula if it is drawn with ``parse_math=False``."""
+    """Return a text that matplotlib can draw; with ``parse_math=False``, or it may be read as a formula."""
     return texts.cut(text.encode("utf-8", "replace").decode(), tables.MOST_LETTERS)
 
 
@@ -152,7 +150,7 @@ def _draw_importance(figure: Any, shown: Shown, metric: str, mode: str) -> None:
 
 
 def _draw_lineage(figure: Any, shown: Shown, metric: str, mode: str) -> None:
-    """A row for each trial over its time; an arrow from the trial whose state another one took."""
+    """Draw a row for each trial over its iterations, and an arrow to each trial from the trial whose state it took."""
     axes = figure.subplots()
     rows = {one.trial_id: row for row, (one, _) in enumerate(shown)}
     places = [
@@ -189,14 +187,14 @@ _DRAWERS: Final = {
 def _compute_importances(
     parameters: Mapping[str, Sequence[object]], values: Sequence[float], mode: str
 ) -> dict[str, float]:
-    """Return each hyperparameter's importance by Optuna, the largest first; together they are 1.
+    """Return each hyperparameter's importance by Optuna, the largest first; their sum is 1.
 
     Watanabe, Bansal and Hutter, "PED-ANOVA: Efficiently Quantifying Hyperparameter Importance in Arbitrary Subspaces",
-    2023: how far the values that the best trials have are from those that all trials have.
+    2023: how far the values of the best trials are from those of all trials.
 
     Args:
-        parameters: By name, the value in each trial. Numbers are taken as a range, from the least to the largest, and
-            as a logarithmic one if that is a hundredfold of the other; other values as choices.
+        parameters: Each hyperparameter's values by trial. Numbers form a range, from the least to the largest, on a
+            logarithmic scale if the largest is over a hundred times the least; other values are choices.
         values: The metric in each trial.
         mode: ``"max"`` or ``"min"``.
     """
@@ -212,7 +210,7 @@ def _compute_importances(
         drawn = {name: column[row] for name, (_, column) in columns.items()}
         study.add_trial(optuna.trial.create_trial(params=drawn, distributions=distributions, value=value))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Optuna's evaluator is called experimental
+        warnings.simplefilter("ignore")  # Optuna calls its evaluator experimental
         found = optuna.importance.get_param_importances(
             study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
         )
@@ -234,12 +232,12 @@ def _is_number(value: object) -> bool:
 
 
 def _is_logarithmic(column: Sequence[float]) -> bool:
-    """Return whether numbers look as if they were drawn from a logarithmic range. A guess."""
+    """Return whether numbers look as if sampled from a logarithmic range. A guess."""
     return min(column) > 0 and max(column) / min(column) > 100
 
 
 def _convert(optuna: Any, column: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Return from where Optuna would have drawn values, and the values as it has them."""
+    """Return an Optuna distribution that fits the values, and the values in its form."""
     kinds = optuna.distributions
     if not _is_range(column):
         words = [str(value) for value in column]

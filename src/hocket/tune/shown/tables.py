@@ -12,21 +12,21 @@ from hocket.train.tracking import values as flat_values
 from hocket.tune import result as results
 
 MOST_LETTERS: Final = 40
-"""Longer values of a configuration are cut."""
+"""The most characters of a configuration's value; longer ones are cut."""
 
 _MOST_REASON: Final = 200
-"""The same of why a trial ended."""
+"""The most characters of the reason why a trial ended."""
 
 HEADINGS: Final = ("trial", "reports", "how it ended", "configuration")
 
 
 def sort(found: Sequence[results.Result], metric: str, mode: str) -> list[results.Result]:
-    """Return results, those with the best last value first, those without one last."""
+    """Return results, those with the best last value first, those without a value last."""
     return sorted(found, key=lambda one: -scores.score(one.metrics, metric, mode))
 
 
 def write_text(found: Sequence[results.Result], metric: str, mode: str, most: int) -> str:
-    """Return a table of the best `most`, with a last line that counts all."""
+    """Return a table of the best `most` trials, with a last line that counts all."""
     lines = [f"{'trial':<16} {metric:>12} {'reports':>8}  how it ended; configuration"]
     for one in sort(found, metric, mode)[:most]:
         trial, value, reports, end, config = _list_cells(one, metric)
@@ -35,7 +35,7 @@ def write_text(found: Sequence[results.Result], metric: str, mode: str, most: in
 
 
 def write_html(found: Sequence[results.Result], metric: str | None, mode: str | None, most: int) -> str:
-    """Return the same for a notebook. Without a metric the trials are in their order, and no value is shown."""
+    """Return the table as HTML for a notebook. Without a metric, trials keep their order, and no value is shown."""
     ordered = sort(found, metric, mode) if metric is not None and mode is not None else list(found)
     headings = list(HEADINGS)
     headings.insert(1, metric or "")
@@ -43,14 +43,14 @@ def write_html(found: Sequence[results.Result], metric: str | None, mode: str | 
 
 
 def count(found: Sequence[results.Result]) -> str:
-    """Return how many there are of each status: ``"4 trials: 1 error, 3 terminated"``."""
+    """Return the number of results by status: ``"4 trials: 1 error, 3 terminated"``."""
     counts = collections.Counter(one.status.value.lower() for one in found)
     told = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
     return f"{len(found)} trials: {told}"
 
 
 def describe(config: Mapping[str, Any]) -> str:
-    """Return a configuration in short: ``"lr=0.01, model/width=2"``."""
+    """Return a short form of a configuration: ``"lr=0.01, model/width=2"``."""
     return ", ".join(f"{name}={_shorten(value)}" for name, value in flat_values.flatten(config))
 
 

@@ -1,4 +1,4 @@
-"""Stoppers: what ends trials, or a whole search, by their reports."""
+"""Stoppers, which end trials or a whole search by their reports."""
 
 from hocket.tune.stopper.plateau import ExperimentPlateauStopper as ExperimentPlateauStopper
 from hocket.tune.stopper.plateau import TrialPlateauStopper as TrialPlateauStopper

@@ -1,4 +1,4 @@
-"""Stoppers that look whether a metric still changes."""
+"""Stoppers that watch whether a metric still changes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from hocket.tune.stopper import stoppers
 @keywords.guard_init
 @final
 class TrialPlateauStopper(stoppers.Stopper):
-    """Ends a trial whose metric has stopped to change.
+    """A stopper that ends a trial whose metric no longer changes.
 
     Args:
         metric: The metric; nested ones with ``/``.
-        std: The standard deviation of the last reports below which a trial ends.
-        num_results: How many last reports count.
-        grace_period: How many reports a trial makes at least.
-        metric_threshold: What the metric must have reached before a trial may end. Default: nothing.
-        mode: ``"min"`` or ``"max"``: on which side of `metric_threshold` it must be. Needed with that only.
+        std: A trial ends when the standard deviation of its last reports is below this.
+        num_results: The number of last reports that count.
+        grace_period: The least number of reports before a trial may end.
+        metric_threshold: A value that the metric must have reached before a trial may end. Default: none.
+        mode: ``"min"`` or ``"max"``: the side of `metric_threshold` where the metric must be. Only a threshold needs
+            it.
 
     Raises:
-        TypeError: The metric is no str, or a number is none.
+        TypeError: The metric is no str, or the deviation is no number.
         ValueError: A number is out of range, or there is a threshold without a mode.
 
     Example:
@@ -82,18 +83,18 @@ class TrialPlateauStopper(stoppers.Stopper):
 @keywords.guard_init
 @final
 class ExperimentPlateauStopper(stoppers.Stopper):
-    """Ends the search when the best results of all trials have stopped to change.
+    """A stopper that ends the search when the best results of all trials no longer change.
 
     Args:
         metric: The metric; nested ones with ``/``.
-        std: The standard deviation of the best results at or below which the search ends.
-        top: How many best results count, 2 or more.
+        std: The search ends when the standard deviation of the best results is at or below this.
+        top: The number of best results that count, 2 or more.
         mode: ``"min"`` if less is better, ``"max"`` otherwise.
-        patience: For how many reports in a row it must stay so.
+        patience: The number of reports in a row for which that must hold.
 
     Raises:
-        TypeError: The metric is no str, or a number is none.
-        ValueError: A number is out of range, or the mode is another.
+        TypeError: The metric is no str, or the deviation is no number.
+        ValueError: A number is out of range, or the mode is not one of the two.
 
     Example:
         >>> from hocket.tune.stopper import ExperimentPlateauStopper
@@ -111,7 +112,7 @@ class ExperimentPlateauStopper(stoppers.Stopper):
             raise ValueError(f"mode must be 'min' or 'max', but received {mode!r}. Write mode='min' if less is better.")
         self._metric, self._std, self._top, self._mode, self._patience = metric, std, top, mode, patience
         self._best: list[float] = []
-        #: Reports in a row after which the best ones did not change.
+        #: The number of reports in a row that left the best results unchanged.
         self._steady = 0
 
     def __call__(self, trial_id: str, result: Mapping[str, object]) -> bool:

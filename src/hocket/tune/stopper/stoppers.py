@@ -1,7 +1,7 @@
-"""Stoppers: what ends trials, or a whole search, by their reports.
+"""Stoppers, which end trials or a whole search by their reports.
 
-A stopper is shown each report once, in the order of arrival. All but `TimeoutStopper` depend on the reports alone, so
-that a search which goes on after a crash, and shows them again, stops where it would have.
+A stopper sees each report once, in the order of arrival. All but `TimeoutStopper` depend on the reports alone. A search
+that goes on after a crash shows them the reports again, so it stops where it would have.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hocket.train.tracking import plain
 
 
 class Stopper(abc.ABC):
-    """Decides after each report whether its trial ends, and whether the search does.
+    """The base of stoppers, which decide after each report whether its trial and the whole search end.
 
     Example:
         >>> from hocket.tune.stopper import Stopper
@@ -38,16 +38,16 @@ class Stopper(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Return whether a trial ends, given its report."""
+        """Return whether a trial ends after this report."""
 
     @abc.abstractmethod
     def stop_all(self) -> bool:
-        """Return whether all trials end and none begins any more. Asked often, after reports and between them."""
+        """Return whether all trials end and no more begin. The search asks often, after reports and between them."""
 
 
 @final
 class NoopStopper(Stopper):
-    """Ends nothing.
+    """A stopper that ends nothing.
 
     Example:
         >>> from hocket.tune.stopper import NoopStopper
@@ -65,13 +65,13 @@ class NoopStopper(Stopper):
 @keywords.guard_init
 @final
 class FunctionStopper(Stopper):
-    """Ends a trial when a function says so.
+    """A stopper that ends a trial when a function returns True.
 
     Args:
-        function: Called with a trial's id and its report, returns whether the trial ends.
+        function: A function from a trial's id and its report to whether the trial ends.
 
     Raises:
-        TypeError: It cannot be called with these two.
+        TypeError: The function does not take these two arguments.
 
     Example:
         >>> from hocket.tune.stopper import FunctionStopper
@@ -101,7 +101,7 @@ def _takes_two(function: Any) -> bool:
         inspect.signature(function).bind("", {})
     except TypeError:
         return False
-    except ValueError:  # of a built-in function nobody knows it
+    except ValueError:  # some built-in functions have no known signature
         return True
     return True
 
@@ -109,13 +109,13 @@ def _takes_two(function: Any) -> bool:
 @keywords.guard_init
 @final
 class MaximumIterationStopper(Stopper):
-    """Ends each trial after so many reports.
+    """A stopper that ends each trial after a number of reports.
 
     Args:
-        max_iter: How many, 1 or more.
+        max_iter: The number of reports, 1 or more.
 
     Raises:
-        ValueError: It is less than 1.
+        ValueError: `max_iter` is less than 1 or no int.
 
     Example:
         >>> from hocket.tune.stopper import MaximumIterationStopper
@@ -140,15 +140,16 @@ class MaximumIterationStopper(Stopper):
 @keywords.guard_init
 @final
 class TimeoutStopper(Stopper):
-    """Ends the search after some time. The clock starts when it is first asked, and the time of other processes, before
-    a crash, does not count.
+    """A stopper that ends the search after some time, from the first call of `stop_all` in this process.
+
+    Time in earlier processes, before a crash, does not count.
 
     Args:
         timeout: Seconds, or a timedelta.
 
     Raises:
-        TypeError: It is neither.
-        ValueError: It is negative or NaN.
+        TypeError: `timeout` is neither.
+        ValueError: `timeout` is negative or NaN.
 
     Example:
         >>> from hocket.tune.stopper import TimeoutStopper
@@ -165,7 +166,7 @@ class TimeoutStopper(Stopper):
         if not seconds >= 0:
             raise ValueError(f"timeout must be 0 or more seconds, but received {timeout!r}. Write timeout=3600.")
         self._left = float(seconds)
-        #: The time of the last question; None before that, and in another process.
+        #: The time of the last call; None before the first one in this process.
         self._asked: float | None = None
 
     def __call__(self, trial_id: str, result: Mapping[str, object]) -> bool:
@@ -184,13 +185,13 @@ class TimeoutStopper(Stopper):
 
 @final
 class CombinedStopper(Stopper):
-    """Ends what one of several stoppers ends. Each of them sees each report.
+    """A stopper that ends whatever one of several stoppers ends. Each of them sees each report.
 
     Args:
         *stoppers: The stoppers.
 
     Raises:
-        TypeError: One is none.
+        TypeError: An argument is no stopper.
 
     Example:
         >>> from hocket.tune.stopper import CombinedStopper, MaximumIterationStopper, TrialPlateauStopper
@@ -218,13 +219,13 @@ class CombinedStopper(Stopper):
 
 
 def check_count(name: str, value: object, least: int) -> None:
-    """Raise a ValueError if something is no int, or too small."""
+    """Raise ValueError if a value is no int, or too small."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise ValueError(f"{name} must be an int of {least} or more, but received {value!r}.")
 
 
 def describe_missing(who: str, metric: str, result: Mapping[str, object]) -> str:
-    """Return the error of a report without a metric that must be there."""
+    """Return the error message for a report that lacks a required metric."""
     return (
         f"{who} needs the metric {metric!r}, but a trial has reported {sorted(map(str, result))}. Report it each time, "
         "or name another."
@@ -233,7 +234,7 @@ def describe_missing(who: str, metric: str, result: Mapping[str, object]) -> str
 
 @final
 class _MetricStopper(Stopper):
-    """Ends a trial when a metric has reached its bound: what a dict for ``stop`` means."""
+    """A stopper that ends a trial when a metric reaches its bound: the meaning of a dict as ``stop``."""
 
     def __init__(self, bounds: dict[str, float]) -> None:
         self._bounds = bounds
@@ -249,7 +250,7 @@ class _MetricStopper(Stopper):
         return False
 
     def _note_missing(self, metric: str, bound: float, result: Mapping[str, object]) -> None:
-        """Say once that a report lacks a metric: it may be one that is not in each, or it is misspelt."""
+        """Warn once that a report lacks a metric: it may be missing from some reports only, or misspelt."""
         if metric not in self._noted:
             self._noted.add(metric)
             logging.getLogger("hocket.tune").warning(
@@ -264,14 +265,14 @@ class _MetricStopper(Stopper):
 
 
 def build_stopper(stop: object) -> Stopper:
-    """Make one stopper from what ``RunConfig(stop=...)`` may be.
+    """Return a stopper for a value of ``RunConfig(stop=...)``.
 
     Args:
         stop: None; a dict of metrics, nested or with ``/``, and the values at or above which a trial ends; a function
-            of a trial's id and its report; a `Stopper`; or a list of
+            of a trial's id and its report; a `Stopper`; or a list of stoppers.
 
     Raises:
-        TypeError: It is something else, or a bound is no number.
+        TypeError: The value is none of these, or a bound is no number.
         ValueError: A bound is NaN.
 
     Example:

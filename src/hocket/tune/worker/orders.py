@@ -1,4 +1,4 @@
-"""The messages between a trial and the search: plain records, which are pickled."""
+"""The messages between a trial and the search: plain records, sent pickled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hocket.tune import encoding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """The order to a trial's process when the trial begins or goes on."""
+    """The data with which a trial begins or goes on in its process."""
 
     trial_id: str
     name: str
@@ -21,26 +21,26 @@ class Assignment:
     experiment: str
     """The search's folder."""
     folder: str
-    """The name of the trial's folder in it."""
+    """The trial's folder's name in the search's folder."""
     checkpoint: str | None
-    """The name of the checkpoint in the trial's folder that it goes on from."""
+    """The name of the checkpoint that the trial goes on from, in its folder."""
     saved: int
-    """How many checkpoints it has saved before."""
+    """The number of checkpoints that the trial has saved before."""
     iteration: int
-    """How often it has reported before that checkpoint."""
+    """The number of reports up to that checkpoint."""
     seconds: float
-    """How long it had computed then."""
+    """Seconds computed up to that checkpoint."""
     resources: Mapping[str, float]
     frequency: int = 0
-    """After how many steps a `Trainable` saves; 0: when it is asked."""
+    """The steps between two saves of a `Trainable`; 0: it saves only at an order."""
     saves_at_end: bool = False
     """Whether a `Trainable` saves when it ends."""
     key: bytes = b""
-    """What a `Trainable` signs its pickles with."""
+    """The key with which a `Trainable` signs its pickles."""
     trusts: bool = False
-    """Whether it opens what is pickled in its checkpoints, whoever may write there."""
+    """Whether a `Trainable` unpickles its checkpoints even if other users may write to them."""
     output_files: tuple[str, str] | None = None
-    """The names of files in the trial's folder for what it prints."""
+    """The names of files in the trial's folder for its output."""
 
 
 class Action(enum.IntEnum):
@@ -48,9 +48,9 @@ class Action(enum.IntEnum):
 
     GO_ON = 0
     STOP = 1
-    """It ends."""
+    """The trial ends."""
     LEAVE = 2
-    """It saves if it can, and ends, to go on later or with another configuration."""
+    """The trial saves if it can, and leaves, to go on later or with another configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,44 +59,44 @@ class Order:
 
     action: Action
     saves: bool = False
-    """Whether it saves first."""
+    """Whether the trial saves first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Metrics of a trial, and maybe a checkpoint."""
+    """A trial's metrics, and maybe a checkpoint."""
 
     metrics: Mapping[str, Any]
     seconds: float
-    """How long it took since the report before."""
+    """Seconds since the report before."""
     time: float
-    """When it was made, in seconds since 1970."""
+    """The time of the report, in seconds since 1970."""
     checkpoint: str | None = None
     """The name of the checkpoint's folder."""
     is_last: bool = False
-    """Whether the trial has ended with it, and waits for no answer."""
+    """Whether the trial has ended with this report, and waits for no answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A checkpoint that a trial was ordered to save; it waits for no answer."""
+    """A checkpoint that a trial saved at an order. The trial waits for no answer."""
 
     checkpoint: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A trial has left its function: it returned or obeyed, or `error` came out."""
+    """The end of a trial's function: it returned, obeyed an order, or raised `error`."""
 
     error: BaseException | None = None
     traceback: str = ""
     is_clean: bool = True
-    """Whether the process can run another trial: no thread was left that may still report."""
+    """Whether the process can run another trial: no thread is left that may still report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """The runner of a trial: the fields that complete its reports."""
+    """A trial's process: the fields that complete its reports."""
 
     pid: int = 0
     hostname: str = ""
@@ -105,14 +105,14 @@ class Introduction:
 
 Event: TypeAlias = Introduction | Report | Saved | Ended
 Exchange: TypeAlias = Callable[[Report], Order]
-"""Hands over a report, and waits for the answer."""
+"""Sends a report, and waits for the answer."""
 Post: TypeAlias = Callable[[Event], None]
-"""Hands over an event that waits for no answer."""
+"""Sends an event, without an answer."""
 
 
-# --- as they travel ---------------------------------------------------------------------------------------------------
+# --- packing --------------------------------------------------------------------------------------------------------
 #
-# Reports come a thousand times a second, and tuples of plain values are pickled four times as fast as records.
+# Up to a thousand reports come per second, and tuples of plain values pickle four times as fast as records.
 
 _KINDS: Final = (Introduction, Report, Saved, Ended)
 
@@ -120,7 +120,7 @@ Row: TypeAlias = tuple[Any, ...]
 
 
 def pack(event: Event) -> Row:
-    """Return an event as a tuple of plain values. An error goes pickled: it may come apart where it is read."""
+    """Return an event as a tuple of plain values. Its error is pickled apart, as unpickling may fail at the reader."""
     kind = type(event)
     row = (_KINDS.index(kind), *(getattr(event, name) for name in kind.__slots__))
     if isinstance(event, Ended) and event.error is not None:
@@ -130,7 +130,7 @@ def pack(event: Event) -> Row:
 
 
 def unpack(row: Row) -> Event:
-    """Return the event that `pack` was given, with another error of the same text if it cannot be read here."""
+    """Return the event of a row by `pack`, with another error of the same text if its own cannot be unpickled."""
     kind = _KINDS[row[0]]
     if kind is Ended and row[1] is not None:
         row = (row[0], encoding.read_error(*row[1]), *row[2:])
@@ -144,7 +144,7 @@ def pack_order(order: Order) -> int:
 
 
 def unpack_order(code: int) -> Order:
-    """Return the order that `pack_order` was given."""
+    """Return the order of a number by `pack_order`."""
     return _ORDERS[code]
 
 

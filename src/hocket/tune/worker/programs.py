@@ -1,4 +1,4 @@
-"""How a trial's function or class is run: until it returns, or the search ends it."""
+"""Programs, which run a trial's function or class until it returns or the search ends it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hocket.tune import trainable
 from hocket.tune.worker import orders, trial_session
 
 DEFAULT_METRIC: Final = "_metric"
-"""The name of what a function reports that returns a number. Ray's."""
+"""The metric's name for a function that reports a plain number. Ray's."""
 
 
 class Program(Protocol):
-    """Runs trials, one after another."""
+    """A runner of trials, one after another."""
 
     def run(self, session: trial_session.TrialSession) -> None:
         """Run a trial until it ends."""
@@ -25,9 +25,9 @@ class Program(Protocol):
 
 @final
 class FunctionProgram:
-    """Runs a function of a configuration.
+    """A program that runs a function of a configuration.
 
-    What it returns is its last report; if it is a generator, what it yields are reports. A number is the metric
+    The function's return value is its last report; a generator's values are reports. A number is the metric
     `DEFAULT_METRIC`.
     """
 
@@ -46,14 +46,14 @@ class FunctionProgram:
 
 
 def _name_number(found: Any) -> Any:
-    """Return what a program reports, which may be a number alone."""
+    """Return a report's metrics; give a plain number its name."""
     is_number = isinstance(found, numbers.Real) and not isinstance(found, bool)
     return {DEFAULT_METRIC: found} if is_number else found
 
 
 @final
 class ClassProgram:
-    """Steps through instances of a `Trainable`."""
+    """A program that steps through instances of a `Trainable`."""
 
     def __init__(self, kind: type[trainable.Trainable], *, reuses: bool) -> None:
         self._kind, self._reuses = kind, reuses
@@ -116,7 +116,7 @@ class ClassProgram:
             if frequency and instance.iteration % frequency == 0:
                 name = self._write(instance, session)
             order = session.exchange(session.make_report(read_metrics(metrics), name))
-            if order.saves and name is not None:  # it is saved as it is
+            if order.saves and name is not None:  # this very state is saved already
                 order = orders.Order(order.action)
             if order.action is orders.Action.GO_ON and order.saves:
                 session.post(orders.Saved(self._write(instance, session)))
@@ -138,10 +138,10 @@ def read_metrics(given: object) -> dict[str, object]:
 
 
 def takes_config(function: Callable[..., object]) -> bool:
-    """Tell whether a function takes the configuration."""
+    """Return whether a function takes the configuration; raise ValueError if it needs more arguments."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some built-ins have none
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return True
     try:
         signature.bind({})

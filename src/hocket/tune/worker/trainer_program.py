@@ -1,7 +1,7 @@
-"""A trainer as a trial: it is fitted in the trial's process, with a gang of its own.
+"""A trainer as a trial: `fit` runs in the trial's process, with a gang of ranks of its own.
 
-The trainer's run is in the trial's folder, and goes on from its own newest checkpoint when it is fitted again. What the
-trial goes on from is the search's to say: another trial's checkpoint, or none. So before each fit the run is given it.
+The trainer's run is in the trial's folder, and would go on from its own newest checkpoint. But the search decides where
+the trial goes on: from another trial's checkpoint, or from none. So the run gets that checkpoint before each `fit`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from hocket.tune import errors
 from hocket.tune.worker import trial_session
 
 _NAME: Final = "trainer"
-"""What the run is called."""
+"""The run's name."""
 
 _TAKEN = ("train_loop_config", "scaling_config", "datasets")
 
 
 @final
 class TrainerProgram:
-    """Fits copies of a trainer, whose configurations the trial's values are put into.
+    """A program that fits copies of a trainer, with the trial's configuration in their arguments.
 
     Args:
-        trainer: What is fitted.
+        trainer: The trainer.
     """
 
     def __init__(self, trainer: train.DataParallelTrainer) -> None:
@@ -50,7 +50,7 @@ class TrainerProgram:
         )
         trainer = self._derive(session.assignment.config).derive(run_config=own)
         _give_start(session)
-        # A search knows which of its trials go on, so each of them need not warn of it.
+        # Pass a log level: the search knows that this trial goes on, so a warning of each trial would be noise.
         trainer.fit_with(runner.choose(trainer.scaling_config), logging.INFO)
 
     def _derive(self, config: Mapping[str, Any]) -> train.DataParallelTrainer:
@@ -63,16 +63,16 @@ class TrainerProgram:
         return self._trainer.derive(**config)
 
     def request(self, config: dict[str, object]) -> dict[str, float]:
-        """Return what a trial holds: what its ranks hold together."""
+        """Return the resources of a trial: the sum of its ranks'."""
         return dict(self._derive(config).scaling_config.total_resources)
 
 
 def _give_start(session: trial_session.TrialSession) -> None:
-    """Have the trainer's run go on from the checkpoint that the trial goes on from, or begin anew if that has none."""
+    """Let the trainer's run go on from the trial's checkpoint, or begin anew if the trial has none."""
     run, start = storage.Storage(str(session.trial_storage.path), _NAME), session.checkpoint
     found: list[tuple[int, Path]] = []
     for folder in run.path.iterdir() if run.path.is_dir() else ():
-        if folder.name.endswith(kept.DAMAGED_SUFFIX):  # which the run passes over, too
+        if folder.name.endswith(kept.DAMAGED_SUFFIX):  # the run ignores it, too
             continue
         if kept.OWN_NAME.fullmatch(folder.name):
             found.append((int(folder.name.rpartition("_")[2]), folder))
@@ -96,10 +96,10 @@ def _give_start(session: trial_session.TrialSession) -> None:
 
 @final
 class TuneReportCallback(train.UserCallback):
-    """Makes each report of a trainer's run one of the trial in whose function it is fitted.
+    """A callback that turns each report of a trainer's run into a report of the trial that fits it.
 
-    The trial's decision ends the run, if it is to end. Reports that come again after ranks have failed are passed on
-    once; one with a checkpoint again, if it had none before.
+    If the search ends the trial, the run ends too. Reports that ranks repeat after a failure are passed on once, and
+    again only if a checkpoint comes with a repetition for the first time.
 
     Example:
         >>> import hocket
@@ -121,10 +121,10 @@ class TuneReportCallback(train.UserCallback):
 
     def __init__(self) -> None:
         self._have_saved: list[bool] = []
-        """Of each report that was passed on, whether it was with a checkpoint."""
+        """For each report passed on, whether it had a checkpoint."""
 
     def before_run(self, run_context: train.TrainRunContext) -> None:
-        """Begin anew."""
+        """Forget the reports of an earlier run."""
         self._have_saved = []
 
     def after_report(
@@ -133,7 +133,7 @@ class TuneReportCallback(train.UserCallback):
         metrics: list[dict[str, Any]],
         checkpoint: train.Checkpoint | None,
     ) -> None:
-        """Report rank 0's metrics."""
+        """Report rank 0's metrics to the search."""
         place, saves = run_context.report_count - 1, checkpoint is not None
         if self._have_saved[place:] and (self._have_saved[place] or not saves):
             return
@@ -142,7 +142,7 @@ class TuneReportCallback(train.UserCallback):
         if checkpoint is None or checkpoint.place is None:
             _report(session, metrics[0], checkpoint)
             return
-        with checkpoint.as_directory() as folder:  # a trial's own are in its folder
+        with checkpoint.as_directory() as folder:  # the trial's own checkpoints are in its folder
             _report(session, metrics[0], train.Checkpoint(folder))
 
 

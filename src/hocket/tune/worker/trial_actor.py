@@ -1,4 +1,4 @@
-"""The actor in which trials run, one after another: the function in one thread, what the search asks in another."""
+"""The actor that runs trials one after another: the function in one thread, the search's calls in another."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from hocket.tune import errors
 from hocket.tune.worker import orders, programs, trial_session
 
 _copying: dict[str, _Copying] = {}
-"""The streams of this process, by name: what a handler of logging has got in one trial writes to the files of
-those after it."""
+"""This process's streams, by name. A logging handler that took one in a trial writes to later trials' files, too."""
 
 
 @final
 class TrialActor:
-    """Runs trials. It has two threads: `run` is in the trial's function while `exchange` waits for what it reports.
+    """An actor that runs trials, in two threads: `run` in the trial's function, `exchange` waiting for its events.
 
     Args:
-        program: What a trial is.
+        program: The program of a trial.
     """
 
     def __init__(self, program: programs.Program) -> None:
@@ -37,10 +36,10 @@ class TrialActor:
         self._is_known = False
 
     def run(self, assignment: bytes) -> None:
-        """Run a trial; `exchange` has what becomes of it.
+        """Run a trial; `exchange` returns its events.
 
         Args:
-            assignment: An `orders.Assignment`, pickled: what cannot be read here is the trial's error.
+            assignment: A pickled `orders.Assignment`. If unpickling fails, the trial fails.
         """
         if not self._is_known:
             self._is_known = True
@@ -48,22 +47,22 @@ class TrialActor:
         before = set(threading.enumerate())
         try:
             told: orders.Assignment = pickle.loads(assignment)
-        except BaseException as error:  # it is made of what users wrote
+        except BaseException as error:  # unpickling runs users' code
             self._events.put(orders.Ended(error, traceback.format_exc()))
             return
         try:
             with _inside(Path(told.experiment, told.folder)):
                 ended = run_trial(self._program, told, self._ask, self._events.put)
-        except BaseException as error:  # whatever happens, the search waits for an end
+        except BaseException as error:  # the search waits for an end, whatever happens
             ended = orders.Ended(error, traceback.format_exc())
         is_clean = before.issuperset(threading.enumerate())
         self._events.put(orders.Ended(ended.error, ended.traceback, is_clean))
 
     def exchange(self, order: int | None = None) -> Sequence[orders.Row]:
-        """Answer the trial's last report, if there is an answer; return what it does next, one event or several.
+        """Answer the trial's last report, if there is an answer; return the trial's next events, at least one.
 
         Args:
-            order: The answer, packed, as is what is returned.
+            order: The answer, packed, as the events are.
         """
         if order is not None:
             self._orders.put(orders.unpack_order(order))
@@ -78,7 +77,7 @@ class TrialActor:
 
 
 def _is_waited_for(event: orders.Event) -> bool:
-    """Tell whether the search is to hear of an event at once: nothing comes before it has answered, or for a while."""
+    """Return whether to send an event at once, as the next one comes only after an answer, or much later."""
     return isinstance(event, orders.Ended | orders.Introduction) or (
         isinstance(event, orders.Report) and not event.is_last
     )
@@ -86,11 +85,10 @@ def _is_waited_for(event: orders.Event) -> bool:
 
 @contextlib.contextmanager
 def _inside(folder: Path) -> Iterator[None]:
-    """Have a trial's folder be the working directory in the block, as Ray has it: files with the same name in two
-    trials are two files."""
+    """Make a trial's folder the working directory in the block, as Ray does, so trials may use equal file names."""
     try:
         before = Path.cwd()
-    except FileNotFoundError:  # somebody has removed it
+    except FileNotFoundError:  # another process has removed it
         before = Path("/")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -108,14 +106,14 @@ def _inside(folder: Path) -> Iterator[None]:
 
 
 def introduce() -> orders.Introduction:
-    """Return which process this is."""
+    """Return this process's id and host."""
     return orders.Introduction(os.getpid(), socket.gethostname())
 
 
 def run_trial(
     program: programs.Program, assignment: orders.Assignment, ask: orders.Exchange, post: orders.Post
 ) -> orders.Ended:
-    """Run a trial; return how it ended."""
+    """Run a trial, and return its end."""
     try:
         session = trial_session.TrialSession(assignment, ask, post)
         printed = _copied(session.trial_storage.path, assignment.output_files)
@@ -124,14 +122,14 @@ def run_trial(
         session.finish()
     except trial_session.TrialStopped:
         return orders.Ended()
-    except BaseException as error:  # KeyboardInterrupt and SystemExit are the trial's end too
+    except BaseException as error:  # KeyboardInterrupt and SystemExit end the trial, too
         return orders.Ended(error, traceback.format_exc())
     return orders.Ended()
 
 
 @final
 class _Copying:
-    """A stream whose text goes to a file, too, while there is one. Everything else is the stream's."""
+    """A stream that also writes its text to a file, while there is one. All else is left to the wrapped stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -158,9 +156,11 @@ def _find(name: str, stream: TextIO) -> _Copying:
 
 @contextlib.contextmanager
 def _copied(folder: Path, names: tuple[str, str] | None) -> Iterator[None]:
-    """For the duration of a block, add what is printed to files in a folder, beside where it went before. What goes
-    past the methods of Python's ``sys.stdout`` and ``sys.stderr``, as from C, does not. The names are those of the
-    files for both streams, which may be one; None for none."""
+    """Add printed text to files in a folder during the block, and still write it to its streams.
+
+    Text that bypasses the methods of ``sys.stdout`` and ``sys.stderr``, such as C code's, is not added. `names` are the
+    files' names for both streams, which may be equal; None for no files.
+    """
     if names is None:
         yield
         return

@@ -1,8 +1,7 @@
-"""A trial's session while it runs, and the way of its reports.
+"""A trial's session while it runs, and the path of its reports.
 
-It is the session of a training run with one rank, so that what a training function calls (`hocket.train.report`,
-`get_checkpoint`, a loader that keeps its position) does the same in a trial. Only a report differs: it waits until the
-search has decided what becomes of the trial.
+It is a training run's session with one rank, so a training function's calls (`hocket.train.report`, `get_checkpoint`, a
+loader that keeps its position) work in a trial. Only `report` differs: it waits for the search's decision.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from hocket.tune.worker import orders
 
 
 class TrialStopped(BaseException):
-    """Ends a trial's function from within `report`: the search has decided so."""
+    """An exception that `report` raises to end a trial's function, by the search's decision."""
 
     def __init__(self, *, saves: bool = False) -> None:
         super().__init__("The search has ended this trial.")
@@ -33,9 +32,9 @@ class TrialSession(worker_session.WorkerSession):
     """The state behind `report` in one trial.
 
     Args:
-        assignment: What the trial is told.
-        exchange: Hands a report to the search, and waits for the answer.
-        post: Hands an event over that waits for no answer.
+        assignment: The trial's assignment.
+        exchange: Sends a report to the search, and waits for the answer.
+        post: Sends an event, without an answer.
     """
 
     def __init__(self, assignment: orders.Assignment, exchange: orders.Exchange, post: orders.Post) -> None:
@@ -61,12 +60,12 @@ class TrialSession(worker_session.WorkerSession):
         self.report(metrics, checkpoint, None, uploads.Upload(reported.CheckpointUploadMode.SYNC, None, None))
 
     def take_positions(self, positions: reports.Positions) -> None:
-        """Have the positions of a trainer's loaders travel with the next checkpoint."""
+        """Save the positions of a trainer's loaders with the next checkpoint."""
         self._trackers.update({name: functools.partial(dict, position) for name, position in positions.items()})
 
     def _hand_over(self, report: reports.Report | equality.Item) -> None:
         assert isinstance(report, reports.Report), "a trial alone is compared with none"
-        if self._is_over:  # the function has caught what was to end it
+        if self._is_over:  # the function has caught the exception that was to end it
             raise TrialStopped
         name = None
         if isinstance(report.staged, storage.Staged):
@@ -79,21 +78,21 @@ class TrialSession(worker_session.WorkerSession):
     def make_report(
         self, metrics: dict[str, object], checkpoint: str | None, *, is_last: bool = False
     ) -> orders.Report:
-        """Return a report with the time that it took."""
+        """Return a report with the seconds since the one before."""
         self.has_reported = True
         now = time.monotonic()
         seconds, self._before = now - self._before, now
         return orders.Report(metrics, seconds, time.time(), checkpoint, is_last)
 
     def commit(self, staged: storage.Staged, name: str | None, positions: reports.Positions) -> str:
-        """Make a staged folder the trial's next checkpoint; return its name."""
+        """Commit a staged folder as the trial's next checkpoint; return its name."""
         name = name or f"checkpoint_{self.saved:06d}"
         storage.commit(self.trial_storage, name, [staged], {"positions": positions})
         self.saved += 1
         return name
 
     def obey(self, order: orders.Order) -> None:
-        """Go on, or leave the function."""
+        """Return if the order is to go on; else raise `TrialStopped`."""
         if order.action is not orders.Action.GO_ON:
             self._is_over = True
             raise TrialStopped(saves=order.saves)
@@ -108,13 +107,13 @@ def _refuse() -> None:
 
 @contextmanager
 def opened(session: TrialSession) -> Iterator[None]:
-    """Make it the process's session for a block."""
+    """Make `session` the process's session in the block."""
     with worker_session.open_session(session):
         yield
 
 
 def get_session(caller: str) -> TrialSession:
-    """Return the session of the trial that runs here."""
+    """Return the session of the trial that runs in this process."""
     found = worker_session.get_optional_session()
     if isinstance(found, TrialSession):
         return found

@@ -1,6 +1,6 @@
-"""Ray's name of `hocket.collective`, whose page says what there is: ``from hocket.util import collective as col``.
+"""Ray's name for `hocket.collective`, where the functions are described: ``from hocket.util import collective as col``.
 
-Each rank has one tensor, in memory of its machine. The default backend is Hocket's own, where Ray's is NCCL.
+Each rank has one tensor, in its machine's memory. The default backend is Hocket's own; Ray's is NCCL.
 """
 
 from hocket._base import missing as _missing
@@ -22,12 +22,12 @@ from hocket.collective.api import send as send
 
 
 def gloo_available() -> bool:
-    """Tell whether groups of the backend ``"gloo"`` can be made."""
+    """Return whether groups with the backend ``"gloo"`` can be made."""
     return is_backend_available("gloo")
 
 
 def nccl_available() -> bool:
-    """Tell whether groups of the backend ``"nccl"`` can be made: never, as `init_collective_group` says."""
+    """Return whether groups with the backend ``"nccl"`` can be made: never, see `init_collective_group`."""
     return is_backend_available("nccl")
 
 

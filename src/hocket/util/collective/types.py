@@ -1,4 +1,4 @@
-"""The types that calls of `hocket.util.collective` take, under Ray's names."""
+"""Ray's names for the types that `hocket.util.collective` takes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hocket.collective.arithmetic import ReduceOp as ReduceOp
 
 
 class Backend:
-    """Names of backends. ``Backend("gloo")`` is the name itself, as in Ray."""
+    """Names of backends. ``Backend("gloo")`` returns the name itself, as in Ray."""
 
     NCCL = "NCCL"
     GLOO = "GLOO"

@@ -1,4 +1,4 @@
-"""`multiprocessing.Pool` on Hocket's workers. A program changes its import, and nothing else."""
+"""`multiprocessing.Pool` on Hocket's workers. A program changes only its import."""
 
 from multiprocessing import TimeoutError as TimeoutError
 

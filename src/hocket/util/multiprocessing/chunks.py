@@ -1,14 +1,13 @@
-"""Chunks, the work that a pool sends to its processes, and the actor that lives in each.
+"""Chunks, a pool's unit of work, and the actor in each of the pool's processes.
 
-A *chunk* is the pool's unit of work: one call of `apply`, or some items of a `map`. Several chunks go to a process in
-one message when they turn out to be short. A process that finds a message longer than `SLICE_SECONDS` of work leaves
-the rest undone, and the pool gives it to whoever is free.
+A *chunk* is one call of `apply`, or some items of a `map`. The pool sends several short chunks to a process in one
+message. After `SLICE_SECONDS` of work on a message, the process returns, and the pool gives the rest to a free process.
 
-Functions travel once to each process and are known by the digest of their code.
+A function travels once to each process, and is known there by the digest of its code.
 
-Each chunk has its own fate. What can fail on its way (an item, a result, an exception, whose classes are the user's)
-travels in a `Parcel`, which is packed and opened for one chunk alone; and whatever a chunk raises, also what
-``except Exception`` lets through, is an outcome of it. So nothing is sent twice: each item runs once.
+Each chunk succeeds or fails alone. Items, results and exceptions have classes of the user's, which can fail on the way.
+So they travel in a `Parcel` for one chunk alone. All that a chunk raises is its outcome, even if ``except Exception``
+would miss it. Hence no chunk is sent twice: each item runs once.
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ from hocket._base import texts
 from hocket.engine import contract, unsendable, values
 
 SLICE_SECONDS = 0.005
-"""How long a process works on one message, if it may choose. A guess: 50 times what the message itself costs (measured:
-about 0.1 ms with the change of threads), and short enough that processes finish together."""
+"""How long a process works on one message, if it may choose. A guess: 50 times the cost of the message itself
+(measured: about 0.1 ms with the change of threads), and short enough for processes to finish together."""
 
 MAX_FUNCTIONS = 64
-"""How many functions a process remembers after a message: those that messages needed last. The pool counts the same
-way, so that it knows what a process has forgotten."""
+"""How many functions a process remembers after a message: the ones used last. The pool counts in the same way, and so
+knows which functions a process has forgotten."""
 
 APPLY = 0
 MAP = 1
 STARMAP = 2
 REFUSED = 3
-"""What a chunk is; the last one could not be sent, and stands for itself in a row of others."""
+"""The kinds of chunks. A `REFUSED` chunk could not be sent; it keeps its place among the other chunks."""
 
 Outcome = tuple[bool, Any]
 """Whether a chunk succeeded, and its result or its `Failure`."""
 
 
 class RemoteTraceback(Exception):  # noqa: N818 (the name that multiprocessing gives it)
-    """Where in another process an exception was raised; the ``__cause__`` of that exception."""
+    """The traceback of an exception in another process; the ``__cause__`` of that exception."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -60,16 +59,16 @@ class Failure:
     """An exception on its way to the pool.
 
     Args:
-        data: A `TaskError`, encoded, which can be opened everywhere.
+        data: An encoded `TaskError`, which every process can decode.
     """
 
     def __init__(self, data: bytes) -> None:
         self.data = data
 
     def open(self) -> BaseException:
-        """Return the exception, with the traceback of the process as its cause. Where it cannot travel, it is a
-        `HocketError` with its text. One that is no `Exception` would end the program, and StopIteration the loop over
-        the results: these are the cause of a `TaskError`, as `hocket.get` has it."""
+        """Return the exception, with the process's traceback as its cause. An exception that cannot travel becomes a
+        `HocketError` with its text. An exception that is no `Exception` would end the program, and StopIteration would
+        end the loop over the results: these two become the cause of a `TaskError`, as in `hocket.get`."""
         found: exceptions.TaskError = values.decode(self.data)
         error = found.cause
         kind = type(error)
@@ -80,11 +79,11 @@ class Failure:
 
 
 class Parcel(NamedTuple):
-    """A value, or a function, in the form that travels: opened where it is used, by itself."""
+    """A value or function, encoded for travel. It is decoded alone, at its place of use."""
 
     data: bytes
     buffers: list[object]
-    """The memory of the large values in it."""
+    """The memory of its large values."""
 
     def open(self) -> Any:
         """Return the value."""
@@ -92,33 +91,33 @@ class Parcel(NamedTuple):
 
 
 def pack(value: object, what: str, explain: Callable[[object, str, Exception], str] | None = None) -> object:
-    """Return a value as it can travel together with others: as it is, if nothing can go wrong, or in a `Parcel`.
+    """Return a value in a form that can travel with others: unchanged if nothing can go wrong, else in a `Parcel`.
 
     Raises:
-        SerializationError: It cannot travel.
+        SerializationError: The value cannot travel.
     """
     if values.is_simple(value):
         return value
     encoded = values.encode(value, what, explain)
     if encoded.refs:
-        return value  # references count only in an encoding that the engine makes
+        return value  # references count only in an encoding by the engine
     return Parcel(encoded.data, list(map(pickle.PickleBuffer, encoded.buffers)))
 
 
 def unpack(value: Any) -> Any:
-    """Return what was packed."""
+    """Return the value that `pack` packed."""
     return value.open() if type(value) is Parcel else value
 
 
 def remember(known: dict[Any, Any], key: object, value: object) -> None:
-    """Put something into a dict that holds `MAX_FUNCTIONS`; the oldest one goes."""
+    """Put a value into a dict; if that has more than `MAX_FUNCTIONS`, drop the oldest."""
     known[key] = value
     if len(known) > MAX_FUNCTIONS:
         del known[next(iter(known))]
 
 
 def renew(known: dict[bytes, Any], functions: Mapping[bytes, object]) -> None:
-    """Make functions the newest of a dict, in their order."""
+    """Make functions the newest ones of a dict, in their order."""
     for digest, function in functions.items():
         known.pop(digest, None)
         known[digest] = function
@@ -136,12 +135,12 @@ class PoolProcess:
     def __init__(self, initializer: Callable[..., object] | None, initargs: tuple[object, ...]) -> None:
         multiprocessing.current_process().name = f"HocketPoolWorker-{os.getpid()}"
         self._functions: dict[bytes, Any] = {}
-        #: Why the initializer failed; it is what comes of all work.
+        #: The failure of the initializer, which becomes the outcome of all work.
         self._failure: Failure | None = None
         if initializer is not None:
             try:
                 initializer(*initargs)
-            except BaseException as error:  # whatever the user's code raises is the caller's to see
+            except BaseException as error:  # the caller sees all errors of the user's code
                 if is_meant_for_process(error):
                     raise
                 self._failure = build_failure(initializer, error)
@@ -149,15 +148,15 @@ class PoolProcess:
     def run(
         self, new: list[tuple[bytes, Parcel]], digests: list[bytes], chunks: list[tuple[int, object]]
     ) -> tuple[list[Outcome], float]:
-        """Work on chunks, in order, as long as `SLICE_SECONDS` allow; at least on one.
+        """Work on chunks in order, until `SLICE_SECONDS` have passed; at least on one.
 
         Args:
-            new: Digest and code of functions that this process does not know.
-            digests: Which function each chunk is for; only one if they are all for the same.
-            chunks: What to do, and with what.
+            new: Digest and code of functions that are new to this process.
+            digests: The function's digest for each chunk; a single one if all chunks share it.
+            chunks: The kind and the work of each chunk.
 
         Returns:
-            The outcomes of those that were done, and the seconds that they took.
+            The outcomes of the finished chunks, and the seconds that they took.
         """
         codes = self._functions | dict(new)
         renew(self._functions, {digest: codes[digest] for digest in digests})
@@ -170,11 +169,11 @@ class PoolProcess:
             spent = time.perf_counter() - started
             if spent > SLICE_SECONDS:
                 break
-        forget(self._functions)  # not before: one message may need more
+        forget(self._functions)  # only now: one message may need more
         return outcomes, spent
 
     def apply(self, digest: bytes, *args: object) -> Outcome:
-        """Work on one chunk of `APPLY`, for a function that is known: less to encode than with `run`."""
+        """Work on one `APPLY` chunk with a known function: cheaper to encode than `run`."""
         return self._run_chunk(digest, APPLY, (args, {}))
 
     def _run_chunk(self, digest: bytes, kind: int, work: Any) -> Outcome:
@@ -188,21 +187,21 @@ class PoolProcess:
                 function = self._functions[digest] = function.open()
             work = unpack(work)
             if kind == MAP:
-                result = [function(item) for item in work]  # `map` would end at a StopIteration of the function's
+                result = [function(item) for item in work]  # not `map`, which a StopIteration of the function would end
             elif kind == STARMAP:
                 result = [function(*args) for args in work]
             else:
                 args, kwargs = work
                 result = function(*args, **kwargs)
             return True, pack(result, "the result", unsendable.explain_result)
-        except BaseException as error:  # whatever the user's code raises is the caller's to see
+        except BaseException as error:  # the caller sees all errors of the user's code
             if is_meant_for_process(error):
                 raise
             return False, build_failure(function, error)
 
 
 def is_meant_for_process(error: BaseException) -> bool:
-    """Tell whether an exception is not of the code that it went through: it ends the actor, or is Ctrl-C."""
+    """Return whether an exception is not the user's code's own: it ends the actor, or is Ctrl-C."""
     kind = type(error)
     return issubclass(kind, exceptions.ActorExit) or (
         issubclass(kind, KeyboardInterrupt) and contract.is_from_handler(error)
@@ -210,9 +209,7 @@ def is_meant_for_process(error: BaseException) -> bool:
 
 
 def is_fixed(function: object) -> bool:
-    """Tell whether what travels of a function stays the same: it is found by its name, or uses nothing but its
-    arguments and built-ins.
-    """
+    """Return whether a function's encoding never changes: it is found by name, or uses only arguments and built-ins."""
     if isinstance(function, types.BuiltinFunctionType):
         return isinstance(function.__self__, types.ModuleType)
     if not isinstance(function, types.FunctionType):
@@ -230,7 +227,7 @@ def is_fixed(function: object) -> bool:
 
 
 def build_failure(function: object, error: BaseException) -> Failure:
-    """Return what can travel of an exception that a function has raised."""
+    """Return a function's exception in a form that can travel."""
     name = texts.safe_text(getattr(function, "__qualname__", type(function).__qualname__))
     return Failure(values.encode_error(exceptions.TaskError(name, texts.format_error(error), error)))
 

@@ -14,28 +14,27 @@ from hocket.core import api, session
 from hocket.util.multiprocessing import chunks, pool_workers, results
 
 CHUNKS_PER_PROCESS = 4
-"""Into how many chunks `map` divides its items for each process, unless told otherwise. multiprocessing's number."""
+"""The default number of chunks per process into which `map` divides its items. multiprocessing's number."""
 
 
 @final
 class Pool:
-    """Processes that call functions, under the names of `multiprocessing.Pool`.
+    """Processes that call functions, with the interface of `multiprocessing.Pool`.
 
-    Functions and arguments may be what multiprocessing cannot send: lambdas, closures, functions of ``__main__``. A
-    process that dies is replaced, and what it was working on fails with an error that says how it died.
+    Functions and arguments may be ones that multiprocessing cannot send: lambdas, closures, functions of ``__main__``.
+    A process that dies is replaced; its work fails with an error that says how it died.
 
     Args:
-        processes: How many; by default one for each CPU of the session.
-        initializer: Called in each process before anything else. If it fails, so does all work, with the same
-            exception.
-        initargs: What `initializer` is called with.
-        maxtasksperchild: After how many chunks a process is replaced by a new one; by default never.
-        context: For programs written for multiprocessing; has no meaning here.
-        ray_address: As the ``address`` of `hocket.init`, if no session is open.
+        processes: The number of processes. Default: one for each CPU of the session.
+        initializer: A function that each process calls first. If it fails, all work fails with its exception.
+        initargs: The arguments of `initializer`.
+        maxtasksperchild: After how many chunks to replace a process by a new one. Default: never.
+        context: For programs written for multiprocessing: has no effect.
+        ray_address: The ``address`` of `hocket.init`, if no session is open.
         ray_remote_args: Options of the processes' actors, such as ``{"num_cpus": 1}``.
 
     Raises:
-        ValueError: A number is below 1, or the processes ask for more than the session has.
+        ValueError: A number is below 1, or the processes request more CPUs than the session has.
         TypeError: `initializer` cannot be called, or `processes` is no number.
 
     Example:
@@ -75,7 +74,7 @@ class Pool:
         arguments = (initializer, tuple(initargs or ()))
         self._workers = pool_workers.PoolWorkers(processes, lambda: process_class.remote(*arguments), maxtasksperchild)
         self._iterators: weakref.WeakSet[results.IMapIterator] = weakref.WeakSet()
-        #: Iterators of which nobody has taken a result: their items are done even if nobody ever does.
+        #: Iterators without a taken result. They stay alive: their items are done even if no result is ever taken.
         self._unbegun: set[results.IMapIterator] = set()
         # Not at exit, when the session ends all processes anyway.
         weakref.finalize(self, self._workers.abandon).atexit = False
@@ -88,9 +87,9 @@ class Pool:
         args: Iterable[object] | None = None,
         kwargs: Mapping[str, object] | None = None,
     ) -> Any:
-        """Call ``func(*args, **kwargs)`` in a process, wait for what it returns, and return it.
+        """Call ``func(*args, **kwargs)`` in a process, wait for the result, and return it.
 
-        A signal whose handler raises ends this call, and its work with it; so it does with `map` and `starmap`.
+        If a signal's handler raises, this call and its work end; the same holds for `map` and `starmap`.
         """
         return self._apply(func, args, kwargs, helps=True)
 
@@ -102,10 +101,10 @@ class Pool:
         callback: results.Callback | None = None,
         error_callback: results.Callback | None = None,
     ) -> results.AsyncResult:
-        """Like `apply`, and return at once.
+        """Like `apply`, but return at once.
 
         Args:
-            func: What to call.
+            func: The function to call.
             args: Positional arguments.
             kwargs: Keyword arguments.
             callback: Called with the result, in a thread of the pool.
@@ -131,7 +130,7 @@ class Pool:
         return self._submit([item], result, helps=helps)
 
     def _submit(self, items: list[pool_workers.Item], result: results.AsyncResult, *, helps: bool) -> Any:
-        """Have work done; return its result, which will be there, or what it is if the caller helps."""
+        """Submit work; return the pending result, or, if the caller helps, the finished value."""
         try:
             self._workers.submit(items, helps=helps)
             if not helps:
@@ -145,12 +144,12 @@ class Pool:
     # --- many calls ---------------------------------------------------------------------------------------------------
 
     def map(self, func: Callable[[Any], object], iterable: Iterable[object], chunksize: int | None = None) -> list[Any]:
-        """Call a function for each item and return the results in the order of the items.
+        """Call a function for each item, and return the results in the order of the items.
 
         Args:
             func: Takes one item.
             iterable: The items; all of them are read first.
-            chunksize: How many items make up one piece of work; by default a quarter of each process' share.
+            chunksize: How many items a chunk has. Default: a quarter of each process's share.
 
         Raises:
             ValueError: `chunksize` is below 1, or the pool is closed.
@@ -165,7 +164,7 @@ class Pool:
         callback: results.Callback | None = None,
         error_callback: results.Callback | None = None,
     ) -> results.AsyncResult:
-        """Like `map`, and return at once."""
+        """Like `map`, but return at once."""
         made: results.AsyncResult = self._map(func, iterable, chunksize, chunks.MAP, callback, error_callback)
         return made
 
@@ -183,7 +182,7 @@ class Pool:
         callback: results.Callback | None = None,
         error_callback: results.Callback | None = None,
     ) -> results.AsyncResult:
-        """Like `starmap`, and return at once."""
+        """Like `starmap`, but return at once."""
         made: results.AsyncResult = self._map(func, iterable, chunksize, chunks.STARMAP, callback, error_callback)
         return made
 
@@ -214,19 +213,19 @@ class Pool:
     def imap(
         self, func: Callable[[Any], object], iterable: Iterable[object], chunksize: int | None = 1
     ) -> results.IMapIterator:
-        """Like `map`, with an iterator over the results; items are read as results are taken.
+        """Like `map`, but return an iterator over the results; items are read as results are taken.
 
         Args:
             func: Takes one item.
             iterable: The items; may be endless.
-            chunksize: How many items make up one piece of work.
+            chunksize: How many items a chunk has.
         """
         return self._imap(func, iterable, chunksize, is_ordered=True)
 
     def imap_unordered(
         self, func: Callable[[Any], object], iterable: Iterable[object], chunksize: int | None = 1
     ) -> results.IMapIterator:
-        """Like `imap`, with the results in the order in which they come."""
+        """Like `imap`, with the results in the order in which they arrive."""
         return self._imap(func, iterable, chunksize, is_ordered=False)
 
     def _imap(
@@ -261,14 +260,14 @@ class Pool:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Take no more work. The processes end when what there is has been done, `imap` of unread items included."""
+        """Take no more work. The processes end when all work is done, which includes unread items of `imap`."""
         for iterator in list(self._iterators):
             iterator.feed_all()
         self._unbegun.clear()
         self._workers.close()
 
     def terminate(self) -> None:
-        """End the processes now. What was not done fails with `TaskCancelledError`."""
+        """End the processes now. Unfinished work fails with `TaskCancelledError`."""
         self._unbegun.clear()
         self._workers.terminate()
 

@@ -1,15 +1,15 @@
 """The processes of a pool, and the threads that keep them busy.
 
-Work waits in one queue. A thread takes a *worker*, which is an actor, and some chunks from the queue, sends them, waits
-for the outcomes, delivers them and gives the worker back. So a process that is done early gets more, as with
-multiprocessing. There are as many threads as workers, started when they are needed. A caller that waits does the same
-job in its own thread, for its own work only: a call on an idle pool costs no change of threads.
+Work waits in one queue. A thread takes a *worker*, which is an actor, and some chunks, sends them, waits for the
+outcomes, delivers them, and gives the worker back. So a process that finishes early gets more work, as in
+multiprocessing. There are up to as many threads as workers, started on demand. A caller that waits does the same in its
+own thread, for its own work only, so a call on an idle pool needs no change of threads.
 
-How many chunks go into one message is learned, for each function, from how long its chunks took (see `chunks`).
+The number of chunks in a message follows from the time that earlier chunks of the same function took (see `chunks`).
 
-A process that dies fails the chunks that it was sent, with the engine's error that says why, and is replaced.
+If a process dies, its chunks fail with the engine's error, which names the cause, and the process is replaced.
 
-A call that a signal breaks off, and a loop that ends early, withdraw their work: what waits leaves the queue, and the
+A call that a signal interrupts, and a loop that ends early, withdraw their work: waiting chunks leave the queue, and
 processes that work on nothing else are replaced.
 """
 
@@ -32,16 +32,16 @@ from hocket.engine import contract, unsendable, values
 from hocket.util.multiprocessing import chunks, results
 
 MAX_CHUNKS = 1000
-"""Chunks in one message at most. A guess: the message's own cost is then spread thin enough."""
+"""How many chunks a message has at most. A guess: by then the message's own cost hardly counts."""
 
 
 @dataclass(slots=True, eq=False)
 class Function:
-    """A function that a pool calls, and what is known of it."""
+    """A function that a pool calls, and facts about it."""
 
     encoded: contract.RemoteFunction
     seconds: float | None = None
-    """How long a chunk took lately; None before the first."""
+    """The recent time of one chunk; None before the first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,24 +57,23 @@ class Item:
 
 @dataclass(slots=True, eq=False)
 class PoolWorker:
-    """One process."""
+    """A process of the pool."""
 
     handle: core_actor.ActorHandle
     known: dict[bytes, contract.RemoteFunction] = field(default_factory=dict)
-    """Functions that the process knows, in the order of their last use; keeps the references in their closures
-    alive."""
+    """Functions that the process knows, by last use. The dict keeps the references in their closures alive."""
     chunks_done: int = 0
     is_ended: bool = False
-    """Whether it was killed because what it works on is not wanted any more."""
+    """Whether it was killed because its work was withdrawn."""
 
 
 class PoolWorkers:
     """All processes of a pool.
 
     Args:
-        size: How many.
-        create: Starts one.
-        max_chunks: After how many chunks a process is replaced; None for never.
+        size: The number of processes.
+        create: Starts a process.
+        max_chunks: After how many chunks to replace a process; None for never.
     """
 
     def __init__(self, size: int, create: Callable[[], core_actor.ActorHandle], max_chunks: int | None) -> None:
@@ -88,30 +87,30 @@ class PoolWorkers:
         self._busy: dict[PoolWorker, list[Item]] = {}
         self._threads: list[threading.Thread] = []
         self._idle_threads = 0
-        #: The function encoded last, as long as there is work: many calls of one function encode it once, and a later
-        #: call sees the globals of its time.
+        #: The function encoded last, while there is work: many calls of a function encode it once, but a later call
+        #: sees the globals of its own time.
         self._latest: tuple[object, Function] | None = None
-        #: Functions that need to be encoded only once, by their address.
+        #: Functions that are encoded only once, by their address.
         self._fixed: dict[int, tuple[object, Function]] = {}
-        #: By digest, to remember how long they take; the oldest are forgotten.
+        #: Functions by digest, to remember their times; the oldest are forgotten.
         self._functions: dict[bytes, Function] = {}
         self._is_closed = False
         self._is_terminated = False
 
-    # --- what the pool calls ------------------------------------------------------------------------------------------
+    # --- called by the pool -------------------------------------------------------------------------------------------
 
     def check_running(self) -> None:
-        """Raise ValueError if the pool takes no work any more."""
+        """Raise ValueError if the pool takes no more work."""
         if self._is_closed:
             raise ValueError("Pool not running: it was closed or terminated. Make a new one.")
 
     @property
     def is_closed(self) -> bool:
-        """Whether the pool takes no work any more."""
+        """Whether the pool takes no more work."""
         return self._is_closed
 
     def encode(self, function: Callable[..., object]) -> Function:
-        """Return the function in the form that travels."""
+        """Return a function in its encoded form."""
         latest = self._latest
         if latest is not None and latest[0] is function:
             return latest[1]
@@ -138,7 +137,7 @@ class PoolWorkers:
 
         Args:
             items: The chunks.
-            helps: The calling thread will work on them itself, with `help_out`.
+            helps: Whether the calling thread works on the chunks itself, with `help_out`.
         """
         with self._changed:
             self.check_running()
@@ -146,8 +145,7 @@ class PoolWorkers:
             self._call_threads(spared=helps)
 
     def _call_threads(self, *, spared: bool) -> None:
-        """See to it that what can be started is; the caller does one part itself if `spared`. Called with the lock
-        held."""
+        """Start or wake threads for the work, one fewer if `spared`: the caller takes a part. The lock must be held."""
         wanted = min(len(self._queue), len(self._free)) - spared
         for _ in range(min(wanted - self._idle_threads, self.size - len(self._threads))):
             thread = threading.Thread(target=self._work, name="hocket-pool", daemon=True)
@@ -157,29 +155,30 @@ class PoolWorkers:
             self._changed.notify(wanted)
 
     def help_out(self, receiver: results.Receiver) -> None:
-        """Work on the receiver's chunks in the calling thread; on nobody else's, which might take long."""
+        """Work on the receiver's chunks in the calling thread, but not on others', which might take long."""
         while True:
             with self._changed:
                 if not self._queue or not self._free or self._queue[0].receiver is not receiver:
+                    # The threads do the rest: another receiver's chunk comes first, or all workers are busy.
                     self._call_threads(spared=False)
                     return
                 worker, items = self._take(receiver)
             self._run(worker, items)
 
     def count_ahead(self, function: Function) -> int:
-        """Return how many chunks should be under way for all processes to be busy."""
+        """Return how many chunks to have in flight to keep all processes busy."""
         per_worker = 2 if function.seconds is None else chunks.SLICE_SECONDS / max(function.seconds, 1e-6)
         return self.size * int(min(max(per_worker, 1) + 1, MAX_CHUNKS))
 
     def close(self) -> None:
-        """Take no more work; the processes end when the queue is empty."""
+        """Take no more work. The processes end when the queue is empty."""
         with self._changed:
             self._is_closed = True
             self._drop_workers_if_done()
             self._changed.notify_all()
 
     def terminate(self) -> None:
-        """End the processes now; what was not done fails."""
+        """End the processes now. Unfinished work fails."""
         with self._changed:
             if self._is_terminated:
                 return
@@ -190,19 +189,20 @@ class PoolWorkers:
             self._queue.clear()
             self._changed.notify_all()
         self._kill(workers)
+        # Without the lock: the receivers call the user's callbacks.
         for item in dropped:
             item.receiver.receive(item.position, False, _build_cancelled())
 
     def abandon(self, receiver: results.Receiver | None = None) -> None:
-        """Withdraw the receiver's work, or terminate. In a thread: the garbage collector may call this, while it holds
-        our lock."""
+        """Withdraw the receiver's work, or terminate the pool, in a new thread. The garbage collector may call this
+        while its thread holds the lock."""
         run = self.terminate if receiver is None else self.withdraw
         threading.Thread(
             target=run, args=() if receiver is None else (receiver,), name="hocket-pool-end", daemon=True
         ).start()
 
     def withdraw(self, receiver: results.Receiver) -> None:
-        """End the work of a receiver that nobody waits for any more."""
+        """End the work of a receiver whose results are no longer wanted."""
         with self._changed:
             kept = [item for item in self._queue if item.receiver is not receiver]
             self._queue.clear()
@@ -217,11 +217,11 @@ class PoolWorkers:
     def _kill(self, workers: Iterable[PoolWorker]) -> None:
         if contract.current_engine is self._engine:
             for worker in workers:
-                with contextlib.suppress(exceptions.HocketError):  # the session may end at the same moment
+                with contextlib.suppress(exceptions.HocketError):  # the session may end at the same time
                     api.kill(worker.handle)
 
     def join(self) -> None:
-        """Wait until the threads are done."""
+        """Wait until the threads have ended."""
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
@@ -244,10 +244,11 @@ class PoolWorkers:
             del worker, items
 
     def _take(self, receiver: results.Receiver | None = None) -> tuple[PoolWorker, list[Item]]:
-        """Take a worker and as much of the queue as is good for it, of one receiver's only if it is given. Called with
-        the lock held, when there is some of both."""
+        """Take a worker and a suitable number of chunks, only from `receiver` if one is given. Called with the lock
+        held, when there are a free worker and a chunk."""
         worker = self._free.pop()
         queue = self._queue
+        # An even share: the other workers need chunks, too.
         most = min(MAX_CHUNKS, math.ceil(len(queue) / self.size))
         if self._max_chunks is not None:
             most = min(most, self._max_chunks - worker.chunks_done)
@@ -264,7 +265,7 @@ class PoolWorkers:
         return worker, items
 
     def _run(self, worker: PoolWorker, items: list[Item]) -> None:
-        """Have a process work on chunks, and deliver what comes of it."""
+        """Have a process work on chunks, and deliver the outcomes."""
         is_lost = False
         try:
             outcomes = self._send(worker, items)
@@ -273,6 +274,7 @@ class PoolWorkers:
                 self.withdraw(items[0].receiver)
                 self._give_back(worker, len(items), [], is_lost=True)
                 raise
+            # These two errors come from a living process.
             is_lost = not isinstance(error, exceptions.TaskError | exceptions.SerializationError)
             outcomes = [(False, _build_cancelled() if self._is_terminated else error)] * len(items)
         self._give_back(worker, len(outcomes), items[len(outcomes) :], is_lost=is_lost)
@@ -282,7 +284,7 @@ class PoolWorkers:
         if len(items) == 1:
             item = items[0]
             encoded = item.function.encoded
-            # Only if it is known to be short: `run` alone tells how long something takes.
+            # Only for a function known to be short: `run` alone measures times.
             if item.kind == chunks.APPLY and _estimate(item) < chunks.SLICE_SECONDS and encoded.id in worker.known:
                 args, kwargs = item.work
                 if not kwargs and values.PLAIN_TYPES.issuperset(map(type, args)):
@@ -290,7 +292,7 @@ class PoolWorkers:
         work, refused = _pack(items)
         if len(refused) == len(items):
             return list(refused.values())
-        needed = {item.function.encoded.id: item.function.encoded for item in items}  # in their order
+        needed = {item.function.encoded.id: item.function.encoded for item in items}  # in the order of the items
         new = [
             (digest, chunks.Parcel(encoded.blob, list(map(pickle.PickleBuffer, encoded.buffers))))
             for digest, encoded in needed.items()
@@ -298,13 +300,14 @@ class PoolWorkers:
         ]
         digests = [item.function.encoded.id for item in (items if len(needed) > 1 else items[:1])]
         ref = worker.handle.run.remote(new, digests, work)
-        chunks.renew(worker.known, needed)  # only now that it was sent
+        chunks.renew(worker.known, needed)  # only after it was sent
         chunks.forget(worker.known)
         outcomes: list[chunks.Outcome]
         outcomes, seconds = api.get(ref)
         if len(digests) == 1:
             function = items[0].function
             each = seconds / len(outcomes)
+            # An average that halves the weight of older times, because a function's cost may change.
             function.seconds = each if function.seconds is None else (function.seconds + each) / 2
         return [refused.get(position) or _open(outcome) for position, outcome in enumerate(outcomes)]
 
@@ -313,6 +316,7 @@ class PoolWorkers:
         is_used_up = self._max_chunks is not None and worker.chunks_done >= self._max_chunks
         with self._changed:
             self._busy.pop(worker, None)
+            # To the front, because these chunks were first. A killed worker's rest was withdrawn with it.
             self._queue.extendleft(() if worker.is_ended else reversed(undone))
         is_over = (is_lost or is_used_up or worker.is_ended) and not self._is_terminated
         replacement = self._replace(worker) if is_over else worker
@@ -325,10 +329,11 @@ class PoolWorkers:
             if self._is_closed:
                 self._changed.notify_all()
             elif self._queue:
+                # This thread itself takes the next part.
                 self._call_threads(spared=True)
 
     def _replace(self, worker: PoolWorker) -> PoolWorker | None:
-        if contract.current_engine is not self._engine:  # the session is over, and the pool with it
+        if contract.current_engine is not self._engine:  # the session has ended, and the pool with it
             self.terminate()
             return None
         try:
@@ -338,7 +343,7 @@ class PoolWorkers:
             return None
 
     def _drop_workers_if_done(self) -> None:
-        """Let the processes end. Called with the lock held."""
+        """Let the processes end if all work is done. Called with the lock held."""
         if self._is_closed and not self._queue and not self._busy:
             self._free.clear()
 
@@ -354,7 +359,7 @@ def _deliver(items: list[Item], outcomes: list[chunks.Outcome]) -> None:
 
 
 def _pack(items: list[Item]) -> tuple[list[tuple[int, object]], dict[int, chunks.Outcome]]:
-    """Return the work of chunks as it travels, and the outcomes of those that cannot, by position."""
+    """Return the packed work of chunks, and the outcomes of chunks that cannot travel, by position."""
     work: list[tuple[int, object]] = []
     refused: dict[int, chunks.Outcome] = {}
     for position, item in enumerate(items):
@@ -368,7 +373,7 @@ def _pack(items: list[Item]) -> tuple[list[tuple[int, object]], dict[int, chunks
 
 
 def _open(outcome: chunks.Outcome) -> chunks.Outcome:
-    """Return an outcome as receivers get it: one that cannot be read here is the failure of its chunk alone."""
+    """Decode an outcome for its receiver. If that fails, only this chunk fails."""
     ok, value = outcome
     try:
         return (True, chunks.unpack(value)) if ok else (False, value.open())
@@ -377,7 +382,7 @@ def _open(outcome: chunks.Outcome) -> chunks.Outcome:
 
 
 def _blame(error: BaseException) -> chunks.Outcome:
-    """Return the outcome of a chunk that cannot travel; raise what has nothing to do with it."""
+    """Return the outcome of a chunk that cannot travel. Raise if a signal caused the error."""
     kind = type(error)
     if issubclass(kind, KeyboardInterrupt) or contract.is_from_handler(error):
         raise error
@@ -387,8 +392,7 @@ def _blame(error: BaseException) -> chunks.Outcome:
 
 
 def _is_of_signal(error: BaseException) -> bool:
-    """Tell whether a signal's handler raised it, in the thread of the caller, which alone runs them: the engine raises
-    its own errors."""
+    """Return whether a signal's handler raised the error: they run in the main thread, and raise no `HocketError`."""
     return not isinstance(error, exceptions.HocketError) and threading.current_thread() is threading.main_thread()
 
 

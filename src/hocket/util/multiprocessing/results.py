@@ -17,22 +17,22 @@ Callback = Callable[[Any], object]
 
 
 class Receiver(Protocol):
-    """The receiver of the outcomes of chunks; called from any thread."""
+    """A receiver of chunks' outcomes. Any thread may call it."""
 
     def receive(self, position: int, ok: bool, value: Any) -> None:
-        """Take one outcome; a failure's value is the exception."""
+        """Take an outcome. If the chunk failed, the value is the exception."""
 
 
 @final
 class AsyncResult:
-    """A result that is on its way.
+    """A pending or finished result.
 
     Args:
-        size: How many chunks make up the result.
-        is_single: The result is the first chunk's own, and not a list of all items.
+        size: The number of chunks of the result.
+        is_single: Whether the result is the first chunk's own, and not a list of all items.
         callback: Called with the result, in a thread of the pool.
         error_callback: Called with the exception, in a thread of the pool.
-        owner: What must live as long as this.
+        owner: An object that must live as long as the result.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class AsyncResult:
         with self._lock:
             if ok:
                 self._chunks[position] = value
-            elif self._error is None or position < self._error_position:  # whichever comes first, the same is raised
+            elif self._error is None or position < self._error_position:  # raise the same error in any order of arrival
                 self._error, self._error_position = value, position
             self._missing -= 1
             is_last = self._missing == 0
@@ -91,30 +91,30 @@ class AsyncResult:
             self._done.set()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until the result is there, or the time is over."""
+        """Wait until the result arrives, or until the time-out."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._done.wait(_find_look(deadline)) and (deadline is None or time.monotonic() < deadline):
             pass
 
     def ready(self) -> bool:
-        """Tell whether the result, or an exception, is there."""
+        """Return whether the result, or an exception, has arrived."""
         return self._done.is_set()
 
     def successful(self) -> bool:
-        """Tell whether there is a result and no exception.
+        """Return whether there is a result and no exception.
 
         Raises:
-            ValueError: Neither is there yet.
+            ValueError: Neither has arrived yet.
         """
         if not self.ready():
             raise ValueError(f"{self!r} not ready. Call wait() first.")
         return self._error is None
 
     def get(self, timeout: float | None = None) -> Any:
-        """Wait for the result and return it; raise what the function raised.
+        """Wait for the result and return it, or raise the function's exception.
 
         Raises:
-            multiprocessing.TimeoutError: It was not there in time.
+            multiprocessing.TimeoutError: The result did not arrive in time.
         """
         self.wait(timeout)
         if not self.ready():
@@ -126,7 +126,7 @@ class AsyncResult:
 
 @final
 class _Arrivals:
-    """Outcomes that have come and not been taken, by number."""
+    """Outcomes that have arrived and were not taken, by number."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.Lock())
@@ -142,17 +142,17 @@ class _Arrivals:
 class IMapIterator:
     """Results of `Pool.imap` or `Pool.imap_unordered`, to be taken one by one.
 
-    Items are read from the iterable as results are taken, some ahead, so that an endless one is fine. What is under way
-    is withdrawn when nobody has this any more and results were taken: their loop has ended early.
+    Items are read as results are taken, some ahead, so the iterable may be endless. If the iterator is dropped after
+    results were taken, its loop has ended early, and its pending work is withdrawn.
 
     Args:
-        chunks: The chunks of items, made as they are asked for.
-        submit: Hands chunks to the pool: what, who is told, and the number of the first.
-        withdraw: Has the pool end what was submitted for this receiver.
-        begin: Called with this when the first result is asked for.
-        ahead: Returns how many chunks may be under way.
-        is_ordered: Results come in the order of the items.
-        owner: What must live as long as this.
+        chunks: The chunks of items, made on demand.
+        submit: Passes chunks to the pool. Takes the chunks, their receiver, and the number of the first.
+        withdraw: Ends the work that was submitted for a receiver.
+        begin: Called with this iterator when the first result is taken.
+        ahead: Returns how many chunks may be in flight.
+        is_ordered: Whether results come in the order of the items.
+        owner: An object that must live as long as the iterator.
     """
 
     def __init__(
@@ -176,9 +176,9 @@ class IMapIterator:
         self._submitted = 0
         self._taken = 0
         self._is_exhausted = False
-        #: The exception that the iterable raised instead of its next item.
+        #: The exception that the iterable raised in place of its next item.
         self._input_error: Exception | None = None
-        #: Results of the chunk that is being handed out.
+        #: Results of the current chunk.
         self._items: deque[object] = deque()
         self._feed()
 
@@ -191,12 +191,12 @@ class IMapIterator:
             return
         ahead = self._ahead()
         under_way = self._submitted - self._taken
-        if under_way > ahead // 2:  # in company, because each submission wakes a thread
+        if under_way > ahead // 2:  # several at a time, because each submission wakes a thread
             return
         self._feed_chunks(ahead - under_way)
 
     def feed_all(self) -> None:
-        """Submit everything that is left, because the pool is about to take no more."""
+        """Submit all remaining items, because the pool is about to close."""
         while not self._is_exhausted:
             self._feed_chunks(1000)
 
@@ -207,7 +207,7 @@ class IMapIterator:
                 chunks.append(next(self._chunks))
         except StopIteration:
             self._is_exhausted = True
-        except Exception as error:  # raised when the results before it have been taken
+        except Exception as error:  # raised after the results before it were taken
             self._is_exhausted = True
             self._input_error = error
         self._submitted += len(chunks)
@@ -221,11 +221,11 @@ class IMapIterator:
         return self.next()
 
     def next(self, timeout: float | None = None) -> Any:
-        """Wait for the next result and return it; raise what the function raised for it.
+        """Wait for the next result and return it, or raise the function's exception for it.
 
         Raises:
-            StopIteration: There are no more.
-            multiprocessing.TimeoutError: It was not there in time.
+            StopIteration: There are no more results.
+            multiprocessing.TimeoutError: The result did not arrive in time.
         """
         if not self._has_begun:
             self._has_begun = True
@@ -258,6 +258,6 @@ class IMapIterator:
 
 
 def _find_look(deadline: float | None) -> float:
-    """Return how long to wait at a time."""
+    """Return how long to wait at once, before the thread looks for signals again."""
     left_s = interrupts.LOOK_SECONDS if deadline is None else deadline - time.monotonic()
     return max(0.0, min(left_s, interrupts.LOOK_SECONDS))

@@ -1,6 +1,6 @@
 """The courier carries out the kernel's instructions: they become messages.
 
-`.remote()` sends at once to a worker that was idle; what goes behind another task in a worker's row is sent in company:
+`.remote()` sends at once to a worker that was idle. Tasks behind another task in a worker's queue are sent together:
 with the next wait, after `BATCH` messages, or by the background reader.
 """
 
@@ -19,10 +19,10 @@ from hocket.kernel.instructions import Run
 from hocket.kernel.records import DRIVER, TaskKind, TaskRecord
 
 BATCH: Final = 32
-"""Messages that wait for company at most."""
+"""The most messages that wait to be sent together."""
 
 FEW: Final = 4
-"""So many values beside the arguments make no long message: each that is not in shared memory is short."""
+"""So many values beside the arguments make no long message: each value that is not in shared memory is short."""
 
 
 class Waiters(Protocol):
@@ -32,20 +32,20 @@ class Waiters(Protocol):
     due: Any
 
     def poke(self) -> None:
-        """Have who waits look again."""
+        """Have the waiting threads look again."""
 
 
 @final
 class Courier:
-    """Carries instructions out. Every method is called with the lock held.
+    """The part that carries out the kernel's instructions. Every method is called with the lock held.
 
     Args:
-        session: The kernel, and whom to call back.
-        ends: Of the workers.
+        session: The kernel, and the callbacks of objects.
+        ends: The links to the workers.
         store: The objects in shared memory.
-        waiters: Those who wait.
+        waiters: The threads that wait.
         start_worker: Has a process forked for a worker.
-        kill_worker: Has one killed.
+        kill_worker: Has a worker killed.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class Courier:
         }
 
     def carry_out(self, *, urgent: bool = True) -> None:
-        """Do what the kernel asks, then send.
+        """Carry out the kernel's instructions, then send the messages.
 
         Args:
-            urgent: Whether all is sent. Default; else messages behind a running task wait for company.
+            urgent: Whether all messages are sent, as by default; else messages behind a running task wait for others.
         """
         kernel, handlers = self._kernel, self._handlers
         links_of, dirty = self._links.by_worker, self._links.dirty
@@ -94,7 +94,7 @@ class Courier:
                 if type(instruction) is Run:  # the usual one, without a call
                     try:
                         link = links_of[instruction.worker.id]
-                    except KeyError:  # it is dead, which the kernel is about to hear
+                    except KeyError:  # the worker is dead, and the kernel soon learns that
                         continue
                     self._send_task(link, instruction.task)
                     dirty[link] = None
@@ -121,11 +121,11 @@ class Courier:
         if link is None:
             return
         self._links.dirty[link] = None
-        if worker_id < 0:  # it does not want the value
+        if worker_id < 0:  # the worker does not want the value
             link.channel.outbox.append((messages.READY, object_id))
             return
         record = self._kernel.objects.get(object_id)
-        if record is None or record.value is None:  # the worker has dropped it in the same breath
+        if record is None or record.value is None:  # the worker has dropped the object meanwhile
             return
         payload = self._lend(link, record.value)
         for inner in record.contained:
@@ -137,7 +137,7 @@ class Courier:
             self._kill_worker(instruction.worker.id)
 
     def _end(self, instruction: instructions.End) -> None:
-        """End the process if this is what it runs, once it is sure that it starts nothing else."""
+        """End a process if it runs this task, after the tasks that it has not started were withdrawn."""
         worker, task_id = instruction
         link = self._links.by_worker.get(worker.id)
         if link is None:
@@ -167,7 +167,7 @@ class Courier:
         self._links.tell(instruction.worker_id, (messages.MOVED, instruction.object_id))
 
     def _pass_marker(self, instruction: instructions.Pass) -> None:
-        """Send a marker's message, with the descriptor that belongs to it, if one does."""
+        """Send a marker's message, with its descriptor if it has one."""
         worker, (message, fd) = instruction
         link = self._links.by_worker.get(worker.id)
         if link is None:
@@ -186,7 +186,7 @@ class Courier:
         object_id, payload = instruction
         if payload[0] != payloads.SEGMENT:
             return
-        if object_id != payload[2]:  # arguments: their task is over; the segment goes when nobody looks into it
+        if object_id != payload[2]:  # arguments: their task is over; the segment goes with its last mapping
             self._kernel.release(payload[2])
         else:
             self._store.free(payload)
@@ -195,7 +195,7 @@ class Courier:
 
     def _send_task(self, link: links.Link, task: TaskRecord) -> None:
         function = task.function
-        if function is not None and function.id not in link.functions:  # first: so are the descriptors
+        if function is not None and function.id not in link.functions:  # first, in the order of the descriptors
             link.functions.add(function.id)
             link.channel.post((messages.FUNCTION, function.id, self._lend(link, functions.get_payload(function))))
         dependencies: tuple[object, ...] = ()
@@ -226,7 +226,7 @@ class Courier:
             link.channel.outbox.append(message)
 
     def _post_long(self, link: links.Link, task: TaskRecord, message: channel.Message, descriptors: int) -> None:
-        """Post a message with values beside the arguments. If these are too many for one, the task has failed."""
+        """Post a message with values beside the arguments. If it becomes too long, the task fails."""
         try:
             link.channel.post(message)
         except channel.MessageError as error:
@@ -253,7 +253,7 @@ class Courier:
         return object_id, self._lend(link, record.value), record.contained
 
     def _lend(self, link: links.Link, payload: Any) -> payloads.Payload:
-        """Prepare a payload for sending; a mapping of a segment will hold a count on its object."""
+        """Prepare a payload for sending; a segment's mapping in the worker will hold a count on its object."""
         if payload[0] == payloads.SEGMENT:
             self._kernel.retain(payload[2], link.worker.id)
             link.channel.outbox_fds.append(self._store.lend(payload[2], link.worker.id))
@@ -261,6 +261,6 @@ class Courier:
 
 
 def drop_marker(marker: tuple[Any, ...]) -> None:
-    """The actor is dead: its caller learns it from the end of the direct channel."""
+    """Close a marker's descriptor: the caller learns the actor's death from the end of the direct channel."""
     if marker[1] is not None:
         os.close(marker[1])

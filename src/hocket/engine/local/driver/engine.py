@@ -1,7 +1,7 @@
 """The engine in the driver: the kernel, its sockets and its memory.
 
-The division of labour: `kernel.machine` decides, and the parts of this package carry that out. Here they are put
-together, and taken apart at the end.
+`kernel.machine` decides, and the parts of this package carry the decisions out. This module puts the parts together and
+closes them at the end.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class DriverEngine(contract.Engine):
     """The local engine.
 
     Args:
-        node_demand: What the machine has.
-        namespace: Where actors' names live unless said otherwise.
-        labels: What `hocket.init` says about the machine, for options that choose among nodes.
-        memory_limit: How many bytes large values may take in memory; what is more goes to disk. None: a part of what
-            this process may use.
-        spill_folder: Where they go. Empty: the system's folder for temporary files.
+        node_demand: The machine's resources.
+        namespace: The default namespace for actors' names.
+        labels: The machine's labels from `hocket.init`, for options that choose among nodes.
+        memory_limit: How many bytes of memory large values may take; further values go to disk. None: a part of the
+            memory that this process may use.
+        spill_folder: The folder for these. Empty: the system's folder for temporary files.
     """
 
     name = "local"
@@ -88,7 +88,7 @@ class DriverEngine(contract.Engine):
         )
 
     def _build_parts(self, made: reactor.Reactor, limit: int, spill_folder: str) -> rounds.Rounds:
-        """Make the parts, each of those before it; what is called the other way round is named when it is called."""
+        """Make the parts, each from the parts before it; the functions below look up later parts when called."""
         session, kernel, handles = self.session, self.kernel, self.handles
 
         def kill_worker(worker_id: int) -> None:
@@ -202,7 +202,7 @@ def _list_answers(
     feasibility: kernel_parts.Feasibility,
     store: driver_store.DriverStore,
 ) -> dict[str, Callable[..., object]]:
-    """Return what a worker may call with `ASK`."""
+    """Return the functions that a worker may call with `ASK`."""
     asked = {
         names: ("claim_name", "release_name", "look_up_name", "list_named_actors", "describe_actor", "kill_actor"),
         groups: (
@@ -212,7 +212,7 @@ def _list_answers(
         view: ("list_errors", "list_records", "statistics"),
     }
     return {
-        "ping": _do_nothing,  # a worker wants to have heard all that there is to hear
+        "ping": _do_nothing,  # the answer comes to the worker behind all earlier messages
         "cancel": work.cancel,
         "check_pending": names.check_pending,
         "check_feasible": feasibility.check_feasible,
@@ -222,4 +222,4 @@ def _list_answers(
 
 
 def _do_nothing() -> None:
-    """Nothing is to be done, but to answer; and the driver is no actor that could end."""
+    """Do nothing: a ping only needs an answer, and the driver is no actor that could end."""

@@ -1,4 +1,4 @@
-"""The floor under the parts that callers use: it carries out their changes, and hears the news of workers."""
+"""The floor under the parts that callers use: it carries out their changes, and reads the workers' messages."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Floor:
 
     Args:
         session: The lock and the kernel.
-        carrier: Carries out.
-        ends: Of the workers.
+        carrier: Carries out the kernel's instructions.
+        ends: The links to the workers.
         store: The objects in shared memory.
         table: The code of functions.
-        handles: Those of this process.
-        waiters: Those who wait.
+        handles: The handles of this process.
+        waiters: The threads that wait.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Floor:
         self.carry_out = carrier.carry_out
 
     def finish_change(self) -> None:
-        """Carry out the caller's change, and wake waiting threads: the change may need no message to come about."""
+        """Carry out the caller's change, and wake waiting threads: the change may come about without a message."""
         self._session.note_failure()
         self.carry_out()
         self._waiters.poke()
@@ -59,7 +59,7 @@ class Floor:
             self.carry_out()
 
     def _forget_functions(self) -> None:
-        """Have the workers forget the code that nobody needs."""
+        """Have the workers forget unused code."""
         for function_id in self._functions.drain():
             for link in self._links.by_worker.values():
                 if function_id in link.functions:

@@ -1,7 +1,7 @@
-"""The guardian as the driver knows it, and what there is to see of the processes that it is the parent of.
+"""The guardian as the driver knows it, and facts on the workers, its children.
 
-`processes` starts it. It is started when there is something to run, and not before: a program that only puts values
-has one process.
+`processes` starts the guardian when there is a task to run, and not before: a program that only puts values has one
+process.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Guardianship:
 
     Args:
         kernel: The kernel.
-        ends: Of the workers.
+        ends: The links to the workers.
         store: The objects in shared memory.
-        poller: Who reads what the guardian says.
+        poller: The reader of the guardian's socket.
     """
 
     def __init__(
@@ -33,16 +33,16 @@ class Guardianship:
         self._kernel, self._links, self._store, self._poller = kernel, ends, store, poller
         self.guardian: processes.GuardianProcess | None = None
         self.endpoint: endpoint.InspectionEndpoint | None = None
-        #: The modules that the driver has it load.
+        #: The modules that the guardian has to load.
         self._loaded: set[str] = set()
-        #: Pids of workers, also of dead ones, as far as they are remembered.
+        #: The pids of workers, also of dead workers, as far as they are remembered.
         self.pids: dict[int, int] = {}
         self.lost: deque[inspection.LostWorker] = deque(maxlen=1000)
         self.spans: deque[inspection.OwnSpan] = deque(maxlen=kernel_parts.KEPT_SPANS)
         self.starts: dict[int, float] = {}
 
     def open(self) -> processes.GuardianProcess:
-        """Return the guardian; start it, and all that reads, if there is none."""
+        """Return the guardian; start it and the readers of its sockets if there is none."""
         if self.guardian is None:
             self.guardian = processes.GuardianProcess()
             self._poller.watch(self.guardian.fd)
@@ -54,7 +54,7 @@ class Guardianship:
         return self.guardian
 
     def load(self, modules: Sequence[str]) -> bool:
-        """Have modules imported that workers will need; tell whether there are new ones."""
+        """Have the guardian import modules that workers will need; return whether any module is new."""
         guardian = self.open()
         missing = [name for name in modules if name not in self._loaded]
         if missing:
@@ -68,12 +68,12 @@ class Guardianship:
             self.guardian.kill(worker_id)
 
     def owe(self, worker_id: int) -> None:
-        """The guardian is about to tell of a worker's death."""
+        """Expect the guardian's report of a worker's death."""
         if self.guardian is not None:
             self.guardian.owe(worker_id)
 
     def note_pid(self, worker_id: int, pid: int) -> None:
-        """A worker has been forked."""
+        """Note a new worker's pid."""
         self.pids[worker_id] = pid
         if len(self.pids) > 2 * kernel_parts.KEPT_SPANS:  # tasks that old are forgotten too
             del self.pids[next(iter(self.pids))]
@@ -81,12 +81,12 @@ class Guardianship:
     # --- spans of time ------------------------------------------------------------------------------------------------
 
     def note(self, kind: events.Kind, name: str, started: float, seconds: float, amount: int) -> None:
-        """Write down what the driver spent time on; see `events.note`."""
+        """Note a span of the driver's time; see `events.note`."""
         self.spans.append((kind, name, started, seconds, amount))
 
     def write_spans(self) -> None:
-        """Put what the driver spent time on among the events of all."""
-        if self.guardian is None:  # nobody can look before there is a worker
+        """Write the driver's spans to the events of all processes."""
+        if self.guardian is None:  # there are no events before there is a worker
             return
         while self.spans:
             self.guardian.events.record(*self.spans.popleft())
@@ -94,14 +94,14 @@ class Guardianship:
     def write_killed_run(
         self, worker: records.WorkerRecord, task: records.TaskRecord, started: float, seconds: float
     ) -> None:
-        """Write the run down that a dead worker did not come to write."""
+        """Write the event of a run that a dead worker could not write."""
         assert self.guardian is not None
         ring = self.guardian.reopen_events(worker.id, self.get_pid(worker.id))
         kind = task_facts.KINDS[task.kind]
         ring.record(kind, task.options.name, started, seconds, task.id, state=events.State.FAILED, attempt=task.attempt)
         ring.close()
 
-    # --- what there is to see; see `kernel_parts.Processes` -----------------------------------------------------------
+    # --- facts on processes; see `kernel_parts.Processes` -------------------------------------------------------------
 
     def read_events(self) -> list[reader.Batch]:
         """Return the events of all processes."""
@@ -133,7 +133,7 @@ class Guardianship:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def cut_off(self) -> None:
-        """In a fork: let go."""
+        """Let go of the guardian in a fork."""
         if self.guardian is not None:
             self.guardian.cut_off()
 

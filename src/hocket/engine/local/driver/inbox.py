@@ -14,23 +14,23 @@ from hocket.kernel import metrics, records
 from hocket.kernel.records import DRIVER, TaskKind, TaskRecord
 
 ASKED_BY_NAME: Final = frozenset({"claim_name", "release_name", "check_pending", "reserve"})
-"""Questions whose answer depends on which worker asks."""
+"""Questions with an answer that depends on the worker that asks."""
 
 
 @final
 class Inbox:
-    """Handles the messages of all workers. Every method is called with the lock held. ``_on_NAME`` handles the message
-    ``NAME``: the table at the end finds it, and it takes the fields that `messages` declares.
+    """The handler of all workers' messages. Every method is called with the lock held. ``_on_NAME`` handles the message
+    ``NAME``: the table at the end finds the method, which takes the fields that `messages` declares.
 
     Args:
-        engine: Whose handles keep what is sent along with functions.
+        engine: The engine; its handles keep the large arrays of functions.
         session: The kernel.
-        ends_of: Of the workers.
+        ends_of: The links to the workers.
         store: The objects in shared memory.
         table: The code of functions.
-        search: What ends actors that nobody can reach.
+        search: Ends actors that no process can reach.
         unfetched: Errors that nobody has fetched.
-        answers: What a worker may ask with `ASK`, by its name.
+        answers: The functions that a worker may call with `ASK`, by name.
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class Inbox:
             store,
         )
         self._functions, self._search, self._unfetched, self._answers = table, search, unfetched, answers
-        #: Options that workers have sent, by their pickle; and those of direct calls, which are nothing but a name.
+        #: Options that workers have sent, by their pickle; and options of direct calls, by the call's name.
         self._options: dict[bytes, Any] = {}
         self._direct_options: dict[str, records.TaskOptions] = {}
-        #: Answers of dead actors that we brought to their callers. Such a caller may have had the answer by its direct
+        #: Answers of dead actors that the driver delivered. The caller may have received such an answer by its direct
         #: channel, too, and be about to announce it.
         self._delivered: set[int] = set()
 
     def handle(self, link: links.Link, received: list[channel.Message]) -> None:
-        """Handle what one worker sent."""
+        """Handle the messages of one worker."""
         kernel, worker = self._kernel, link.worker
         for message in received:
             op = message[0]
@@ -92,7 +92,7 @@ class Inbox:
                 handler(self, link, *message[1:])
 
     def read_last_words(self, link: links.Link) -> None:
-        """Handle what a dead worker had said and not sent: to us, and to those who called it directly."""
+        """Handle a dead worker's unsent messages: to the driver, and to the callers of direct calls."""
         self.handle(link, link.page.read_unsent(link.channel.received))
         for message in link.page.read_replies():
             match message:
@@ -112,13 +112,13 @@ class Inbox:
             self._kernel.deliver(caller, object_id, payload, ())
 
     def forget_worker(self, worker_id: int) -> None:
-        """The worker is dead, and nothing more comes from it."""
+        """Forget the deliveries to a dead worker."""
         self._delivered = {object_id for object_id in self._delivered if object_id >> 40 != worker_id}
 
-    # --- work that is handed in ---------------------------------------------------------------------------------------
+    # --- submitted work -----------------------------------------------------------------------------------------------
 
     def _check_new(self, worker: records.WorkerRecord, object_id: int) -> None:
-        """Refuse an id that is not the worker's to give, or that it has given before."""
+        """Refuse an id that the worker may not give, or that it has given before."""
         if object_id >> 40 != worker.id or object_id in self._kernel.objects:
             raise channel.FrameError(f"worker {worker.id} announced an object {object_id:x}, which is not its to make")
 
@@ -181,7 +181,7 @@ class Inbox:
         self._kernel.submit(task)
 
     def _on_export(self, link: links.Link, function_id: bytes, payload: payloads.Payload, name: str) -> None:
-        """A worker has sent the code of a function, and may call it from now on."""
+        """Take the code of a function from a worker, which may call the function from now on."""
         is_taken = payload[0] == payloads.SEGMENT
         if is_taken:
             self._take_segment(link, payload)
@@ -197,7 +197,7 @@ class Inbox:
             refs.append(contract.ObjectRef(payload[2], self._engine))
         self._functions.add(function_id, payload, refs)
 
-    # --- what became of work ------------------------------------------------------------------------------------------
+    # --- outcomes -----------------------------------------------------------------------------------------------------
 
     def _on_failed(
         self,
@@ -228,7 +228,7 @@ class Inbox:
         )
 
     def _fail_in_part(self, worker: records.WorkerRecord, message: channel.Message, failure: payloads.Payload) -> bool:
-        """Some results of a task are an error. Tell whether it is to be tried again; else these are its results."""
+        """Have a task tried again if an error among its results allows that; return whether the task is tried again."""
         _, task_id, seconds, results, started = message
         task = worker.inflight.get(task_id)
         if task is None:
@@ -280,7 +280,7 @@ class Inbox:
         self._tell_when_there(link, object_id, link.worker.id)
 
     def _on_watch(self, link: links.Link, object_id: int) -> None:
-        # The kernel only says "there now"; what the worker wants to hear is remembered in the id's sign.
+        # The kernel's `Tell` only has a worker's id; a negative id says that the worker wants no value.
         self._tell_when_there(link, object_id, -link.worker.id)
 
     def _tell_when_there(self, link: links.Link, object_id: int, watcher: int) -> None:
@@ -303,7 +303,7 @@ class Inbox:
         needed: int,
     ) -> None:
         if self._are_there(missing, needed):
-            link.fetching.add(number)  # it does not wait, so its CPU is not to be lent
+            link.fetching.add(number)  # the worker does not wait, so its CPU is not lent
             self._kernel.hand_back(link.worker, unstarted)
             return
         wait = records.Wait(running_id, object_ids, needs_all, tuple(direct)) if object_ids else None
@@ -316,9 +316,8 @@ class Inbox:
             self._kernel.unblock(link.worker, number)
 
     def _are_there(self, object_ids: tuple[int, ...], needed: int) -> bool:
-        """Tell whether so many of these objects have values; 0 is all of them, or one error. A wait for no object is
-        for something else."""
-        if not object_ids:
+        """Tell whether so many of these objects have values; 0: all of them, or one error."""
+        if not object_ids:  # the wait is for something else
             return False
         known = self._kernel.objects
         found = [record for record in map(known.get, object_ids) if record is not None and record.value is not None]
@@ -333,8 +332,7 @@ class Inbox:
                 kwargs["caller"] = link.worker.id
             answer, ok = self._answers[method](*args, **kwargs), True
         except Exception as error:  # noqa: BLE001 (the worker that asked raises it)
-            # Without the traceback, which holds the frames above, and with them the handles of a driver that waits in
-            # `get`.
+            # The traceback would hold the frames above, and the handles of a driver that waits in `get`.
             answer, ok = error.with_traceback(None), False
         encoded = values.encode_whole(answer)
         for ref in encoded.refs:
@@ -345,7 +343,7 @@ class Inbox:
     # --- objects and memory -------------------------------------------------------------------------------------------
 
     def _put(self, link: links.Link, object_id: int, payload: payloads.Payload, contained: tuple[int, ...]) -> None:
-        """A worker has put a value, or tells of one that it got by a direct channel."""
+        """Store a value that a worker has put, or has received by a direct channel."""
         worker = link.worker
         if object_id in self._delivered and object_id >> 40 == worker.id:
             self._delivered.discard(object_id)
@@ -372,7 +370,7 @@ class Inbox:
     # --- direct calls -------------------------------------------------------------------------------------------------
 
     def _on_introduce(self, link: links.Link, actor_id: int) -> None:
-        """Pass one end of a direct channel on to an actor's worker, behind what the caller has sent it through us."""
+        """Pass one end of a direct channel on to an actor's worker, behind the caller's earlier calls."""
         fd = link.channel.take_descriptor()
         self._kernel.introduce(actor_id, link.worker.id, ((messages.INTRODUCED, link.worker.id), fd))
 
@@ -405,7 +403,7 @@ class Inbox:
         self._search.note_answer(link.worker, number, is_waiting, sent)
 
     def _on_notes(self, link: links.Link, notes: list[tuple[int, str, float, float, str | None, str]]) -> None:
-        """Remember direct calls, for those who look."""
+        """Note direct calls, for inspection."""
         for task_id, name, started, seconds, error_type, text in notes:
             options = self._direct_options.get(name)
             if options is None:
@@ -420,11 +418,11 @@ _HANDLERS: Final[dict[int, Callable[..., None]]] = {
     for name, number in vars(messages).items()
     if hasattr(Inbox, f"_on_{name.lower()}")
 }
-"""Of all messages but the most frequent, which `Inbox.handle` looks at itself."""
+"""The handlers of all messages but the most frequent, which `Inbox.handle` handles itself."""
 
 
 def _is_retryable(task: TaskRecord, payload: payloads.Payload) -> bool:
-    """Tell whether a task is to be tried again after this error of the user's code."""
+    """Tell whether this error of the user's code allows another attempt of a task."""
     asked = task.options.retry_exceptions
     if not asked or not task.retries_left or task.cancelled:
         return False

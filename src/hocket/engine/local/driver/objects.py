@@ -18,7 +18,7 @@ from hocket.kernel import records
 from hocket.kernel.records import DRIVER, TaskKind
 
 DROPPED_AT_ONCE: Final = 32
-"""So many handles that were dropped are counted together, by a caller that only puts small values."""
+"""How many dropped handles a caller that only puts small values counts together."""
 
 
 @final
@@ -26,12 +26,12 @@ class DriverObjects(contract.Objects):
     """The driver's values.
 
     Args:
-        engine: Whose handles they have.
+        engine: The engine of the values' handles.
         session: The lock and the kernel.
-        base: What carries out.
+        base: Carries out the kernel's instructions.
         store: The objects in shared memory.
-        waiters: Those who wait.
-        spans: Takes the times of puts and gets.
+        waiters: The threads that wait.
+        spans: Receives the times of puts and gets.
         unfetched: Errors that nobody has fetched.
     """
 
@@ -64,7 +64,7 @@ class DriverObjects(contract.Objects):
         else:
             payload = (payloads.INLINE, encoded.data)
         with self._lock:
-            if len(self._engine.dropped) >= DROPPED_AT_ONCE:  # none of these is large: what is large is stored above
+            if len(self._engine.dropped) >= DROPPED_AT_ONCE:  # each put of large buffers drains them above
                 self._floor.drain_dropped()
             object_id = next(self._session.ids)
             self._kernel.put(object_id, payload, contained, DRIVER)
@@ -80,10 +80,10 @@ class DriverObjects(contract.Objects):
         self, encoded: values.Encoded, contained: tuple[int, ...] = ()
     ) -> tuple[payloads.Payload, contract.AnyRef | None]:
         """Return a payload that holds a copy of the buffers, and a handle on its object if it has a segment. Called
-        without the lock: bytes are copied, here or to the disk."""
+        without the lock, because bytes are copied, perhaps to the disk."""
         with self._lock:
             if self._engine.dropped:
-                self._floor.drain_dropped()  # what was freed may be used again
+                self._floor.drain_dropped()  # freed memory may be used again
             object_id = next(self._session.ids)
         holder: contract.AnyRef | None = None
 
@@ -134,7 +134,7 @@ class DriverObjects(contract.Objects):
         deadline: float | None,
         timeout_s: float | None,
     ) -> None:
-        """Wait for one object; an error in any of the others is raised at once."""
+        """Wait for one object; raise an error in any of the other objects at once."""
         session, failures = self._session, -1
 
         def is_done() -> bool:
@@ -164,10 +164,9 @@ class DriverObjects(contract.Objects):
         raise rules.build_timeout_error(missing, len(refs), timeout_s)
 
     def _give_up(self, refs: Sequence[contract.AnyRef]) -> None:
-        """The user interrupted a wait: at a prompt or in a notebook, what the cell asked for is not wanted any more. A
-        program that catches the interrupt may have plans with its tasks; there they go on."""
+        """Cancel the tasks of a wait that the user interrupted at a prompt or in a notebook."""
         if not interrupts.is_interactive():
-            return
+            return  # a program that catches the interrupt may still need its tasks
         with self._lock:
             row = [ref._id for ref in refs]
             while row:
@@ -181,7 +180,7 @@ class DriverObjects(contract.Objects):
         session, engine, objects = self._session, self._engine, self._kernel.objects
         there = [False] * len(refs)
         left = num_ready
-        for position, ref in enumerate(refs):  # a row of waits mostly finds what it wants at the head of its list
+        for position, ref in enumerate(refs):  # in a series of waits, the first references are mostly there
             record = objects.get(ref._id)
             if record is None:
                 raise contract.build_closed_error(ref)
@@ -210,7 +209,7 @@ class DriverObjects(contract.Objects):
         self._waiters.wait_until(is_done, timeout_s)
         self._guard.check()
         there = rules.limit_true([record.value is not None for record in waited], num_ready)
-        if sum(there) < num_ready:  # of a session that is over nothing more will come
+        if sum(there) < num_ready:  # after the end of a session, no more objects come
             session.check_open()
         return there
 
@@ -252,7 +251,7 @@ class DriverObjects(contract.Objects):
         kind = payload[0]
         refs = self._hold_all(record.contained) if record.contained else None
         if kind == payloads.INLINE:
-            if refs is None:  # what `decode` would do, without the call: a tenth of a `get`
+            if refs is None:  # as `decode` does, without the call, which takes a tenth of a `get`
                 try:
                     return pickle.loads(payload[1])  # type: ignore[arg-type]
                 except Exception as error:
@@ -271,7 +270,7 @@ class DriverObjects(contract.Objects):
         return payloads.open_payload(payload, refs)
 
     def _hold_all(self, object_ids: tuple[int, ...]) -> list[contract.AnyRef]:
-        """Return handles on objects that a value refers to: `intern` of each, without a call for each."""
+        """Return handles on the objects that a value refers to: `intern` of each, without a call for each."""
         refs: list[contract.AnyRef] = []
         fresh = []
         with self._lock:
@@ -288,6 +287,6 @@ class DriverObjects(contract.Objects):
         return refs
 
     def _note_unmapped(self, object_id: int) -> None:
-        """Called by a finalizer, in any thread at any moment, so without a lock."""
+        """Note the end of a mapping. A finalizer calls this in any thread at any moment, so without a lock."""
         self._store.unmapped.append(object_id)
         self._engine.dropped.append(object_id)

@@ -1,6 +1,6 @@
-"""The round between two waits: it handles messages, counts dropped handles, notices silent workers.
+"""The round between two waits: it handles messages, counts dropped handles, and notices silent workers.
 
-Results are read by whoever waits (see `reactor`).
+The threads that wait read the results (see `reactor`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from hocket.engine.local import links, reactor
 from hocket.engine.local.driver import floor, guardianship, watch, worker_pool
 
 STALL_SECONDS: Final = 0.02
-"""How long a task may run before what stands behind it is taken back."""
+"""How long a task may run before the tasks behind it are taken back."""
 
 SILENT_SECONDS: Final = 2.0
-"""How long a worker may take to start what it was sent. A guess: it may be just being forked, on a busy machine."""
+"""How long a worker may take to start its next task. A guess: it may be just being forked, on a busy machine."""
 
 CLOSED_SECONDS: Final = 0.05
 """How long to wait at most in a session that is over."""
@@ -28,14 +28,14 @@ class Rounds:
     """See `reactor.Handler`.
 
     Args:
-        engine: Whose handles may have been dropped.
+        engine: The engine; its handles may have been dropped.
         session: The kernel.
-        base: What carries out.
-        ends: Of the workers.
-        parent: Of the workers.
+        base: Carries out the kernel's instructions.
+        ends: The links to the workers.
+        parent: The parent of the workers.
         pool: The workers.
-        clock: What looks after the rest.
-        build_snapshot: Returns what another process of the user's is shown.
+        clock: The periodic checks.
+        build_snapshot: Returns a snapshot for another process of the user's.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class Rounds:
             return limit_s
         for worker in stalled:
             silent = self._links.by_worker.get(worker.id)
-            if silent is not None:  # else it could not be started, which is about to be told
+            if silent is not None:  # else the worker could not be started, and its death follows
                 self._look_for_progress(silent, now)
         if self._kernel.instructions:
             self._floor.carry_out()
         return STALL_SECONDS
 
     def _look_for_progress(self, link: links.Link, now: float) -> None:
-        """Take back what stands behind a task that takes long, or in a worker that is silent."""
+        """Take back the tasks behind a long task, or in a silent worker."""
         begun, worker = link.page.read_begun(), link.worker
         seconds = link.note_progress(begun, now, 4 * STALL_SECONDS)
         is_running = next(iter(worker.inflight.values())).number <= begun
@@ -97,7 +97,7 @@ class Rounds:
             self._links.flush(link)
         if mask & reactor.READABLE:
             self._pool.hear(link)
-            if link.channel.outbox:  # answers to what it asked
+            if link.channel.outbox:  # answers to questions
                 self._links.dirty[link] = None
         if self._kernel.instructions or self._links.dirty:
             self._floor.carry_out()

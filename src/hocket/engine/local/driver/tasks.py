@@ -18,24 +18,24 @@ from hocket.kernel import records
 from hocket.kernel.records import DRIVER, TaskKind, TaskRecord
 
 READ_EVERY: Final = 64
-"""After so many submissions without a wait, results are read, so that workers never wait for a driver that only
+"""After so many submissions without a wait, the driver reads results: else workers would wait for a driver that only
 submits."""
 
 
 @final
 class DriverTasks(contract.Tasks):
-    """Takes work in.
+    """The intake of tasks, actors and calls.
 
     Args:
-        engine: Whose handles the results have.
+        engine: The engine of the results' handles.
         session: The lock and the kernel.
-        base: What carries out.
+        base: Carries out the kernel's instructions.
         values_of: Stores large arguments.
         table: The code of functions.
-        feasibility: What can be had.
-        names: Of actors.
-        parent: Of the workers.
-        waiters: Those who wait.
+        feasibility: Checks whether resources can be had.
+        names: The names of actors.
+        parent: The parent of the workers.
+        waiters: The threads that wait.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class DriverTasks(contract.Tasks):
     def expect_work(self, modules: Sequence[str] = ()) -> None:
         with self._lock:
             if self._session.end is None and self._parent.load(modules):
-                self._kernel.trim_idle(0)  # they would have to load it each for itself
+                self._kernel.trim_idle(0)  # each present worker would have to load the modules for itself
                 self._floor.carry_out()
 
     def submit_task(
@@ -159,8 +159,8 @@ class DriverTasks(contract.Tasks):
         return [contract.ObjectRef(object_id, self._engine) for object_id in range(task.id, task.id + returns)]
 
     def _after_submit(self, refs: Sequence[contract.AnyRef] = ()) -> None:
-        """Read the arrived messages now and then. An exception of a handler loses the references, and ends their
-        task."""
+        """Read the arrived messages now and then. If a signal's handler raises, the caller gets no references, and the
+        task is ended."""
         if self._since_read >= READ_EVERY:
             self._since_read = 0
             with self._lock:
@@ -176,12 +176,12 @@ class DriverTasks(contract.Tasks):
                 raise
 
     def _end_unseen(self, ref: contract.AnyRef) -> None:
-        """End a task that nobody has a reference on, if it does not give way."""
-        with contextlib.suppress(exceptions.HocketError, ValueError):  # the session has ended; it is a call of an actor
+        """End a task without references by force, if it does not end soon."""
+        with contextlib.suppress(exceptions.HocketError, ValueError):  # the session has ended; or it is an actor's call
             if not self._objects.wait([ref], 1, contract.GRACE_SECONDS)[0]:
                 self.cancel(ref, force=True, recursive=True)
 
-    # --- what is sent along -------------------------------------------------------------------------------------------
+    # --- functions and arguments --------------------------------------------------------------------------------------
 
     def _add_function(self, function: contract.RemoteFunction) -> records.FunctionRecord:
         """Register the code of a remote function; store large arrays of its closure once. Called without the lock."""
@@ -191,7 +191,7 @@ class DriverTasks(contract.Tasks):
         if known is not None:
             return known
         payload: payloads.Payload = (payloads.INLINE, function.blob)
-        refs = list(function.captured)  # what its closure refers to lives as long as it can be called
+        refs = list(function.captured)  # objects in its closure live as long as it can be called
         if function.buffers:
             encoded = values.Encoded(function.blob, list(function.buffers), [])
             payload, holder = self._objects.store_buffers(encoded)
@@ -205,7 +205,7 @@ class DriverTasks(contract.Tasks):
         top: Sequence[contract.AnyRef],
         stored: tuple[payloads.Payload, contract.AnyRef | None] | None,
     ) -> tuple[payloads.Payload | None, tuple[int, ...], tuple[int, ...]]:
-        """Return the arguments as a payload, the ids of the dependencies, and those of the references inside."""
+        """Return the arguments' payload, the ids of the dependencies, and the ids of references inside arguments."""
         dependencies = tuple([ref._id for ref in top]) if top else ()
         if encoded is None:
             return None, dependencies, ()

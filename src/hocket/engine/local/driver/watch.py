@@ -1,8 +1,7 @@
-"""The watch of the driver's engine, now and then while it waits: circles, long waits for resources, idle
-workers, actors that nobody can reach.
+"""Periodic checks of the driver's engine: deadlocks, long waits for resources, idle workers, unreachable actors.
 
-`Watch.look` is called before each wait with the lock held. It does something at most once a second, and says how soon
-it wants to be called again; an idle session is left asleep.
+`Watch.look` is called before each wait with the lock held. It looks at most once a second, and returns how soon to call
+it again; an idle session is left asleep.
 """
 
 from __future__ import annotations
@@ -17,39 +16,39 @@ from hocket.kernel import deadlock, resources
 from hocket.kernel.records import TaskKind, WorkerState
 
 LOOK_SECONDS: Final = 1.0
-"""How often to look for circles while a worker waits."""
+"""How often to look for deadlocks while a worker waits."""
 
 PATIENCE_SECONDS: Final = 10.0
-"""How long a request may wait for resources before the user is told who holds them."""
+"""How long a request may wait for resources before a warning names their holders."""
 
 IDLE_SECONDS: Final = 60.0
 """How long workers beyond the first stay for later work."""
 
 STOP_SECONDS: Final = 30.0
-"""How long a worker that was told to stop may take for its goodbye, if it owes nobody a value that it has promised."""
+"""How long a worker may take to end after the order to stop, if it owes no value that it has promised."""
 
 OVERDUE_SECONDS: Final = 1.0
-"""How long the guardian may say nothing of a birth or a death before we look whether somebody has stopped it."""
+"""How long the guardian's report of a birth or a death may take before a check whether a signal has stopped it."""
 
 SILENT_SECONDS: Final = 3.0
 """How long a worker's death may go unreported by a guardian that stays stopped."""
 
 UNSTARTED_SECONDS: Final = 2.0
-"""How long a worker that has run something may take to start the only task that it was sent, or an actor. Rows of tasks
-are looked after more often: see `rounds`."""
+"""How long a worker that has run work before may take to start its only task, or an actor. Queues of several tasks are
+checked more often: see `rounds`."""
 
 
 @final
 class Watch:
-    """The engine's sense of time.
+    """The engine's periodic checks.
 
     Args:
         session: The kernel.
-        links_of: The driver's ends of the workers.
-        parent: Of the workers.
+        links_of: The links to the workers.
+        parent: The parent of the workers.
         pool: The workers.
-        search: What ends actors that nobody can reach.
-        carrier: Carries out what the kernel asks.
+        search: Ends actors that no process can reach.
+        carrier: Carries out the kernel's instructions.
     """
 
     def __init__(
@@ -65,17 +64,16 @@ class Watch:
         self._pool, self._search, self._courier = pool, search, carrier
         #: The time of the next look.
         self.due_at = 0.0
-        #: Since when all workers are idle.
+        #: The time since which all workers are idle.
         self._idle_since = 0.0
         self._waiting_since: dict[resources.Shape, float] = {}
-        #: Since when a task has stood alone in a worker that does not start it, by the worker and the task's number.
+        #: The time since which a worker does not start its only task, by the worker and the task's number.
         self._unstarted_since: dict[tuple[int, int], float] = {}
-        #: Shapes of which the user has been told that they wait.
+        #: Shapes of the warnings that were given.
         self._told: set[resources.Shape] = set()
 
     def look(self, now: float) -> float | None:
-        """Look after the rest, as `due_at` asks; return after how many seconds to be called again, or None for not
-        before something happens."""
+        """Make all checks; return the seconds until the next call, or None to wait for an event. Called at `due_at`."""
         self.due_at = now + LOOK_SECONDS
         kernel = self._kernel
         is_blocked = any(worker.waits for worker in kernel.workers.values())
@@ -104,9 +102,11 @@ class Watch:
         return limit_s if ends_s is None else min(limit_s, ends_s)
 
     def _take_back_unstarted(self, now: float) -> bool:
-        """Take back what stands alone in a worker that does not start it; tell whether there is such work. An actor
-        that is to be built cannot be taken back: its worker is killed, if it is stopped. Nothing is lost, and the actor
-        is built elsewhere. Calls of an actor wait for their turn: other workers call it too, and nobody else can."""
+        """Take back single tasks that a worker does not start; return whether there are such tasks.
+
+        The building of an actor cannot be taken back: its worker is killed if it is stopped. Nothing is lost, as the
+        actor is built elsewhere. Calls of an actor stay: no other worker can run them.
+        """
         found = {}
         for worker in list(self._kernel.workers.values()):
             link = self._links.by_worker.get(worker.id)
@@ -115,7 +115,7 @@ class Watch:
             first = next(iter(worker.inflight.values()))
             if first.kind == TaskKind.CALL:
                 continue
-            if first.number <= (link.page.read_begun() or first.number):  # if nothing: it may be just being born
+            if first.number <= (link.page.read_begun() or first.number):  # 0: the worker may be just being forked
                 continue
             if first.kind != TaskKind.CREATION and len(worker.inflight) > 1:
                 continue
@@ -132,8 +132,7 @@ class Watch:
         return bool(found)
 
     def _look_after_guardian(self, now: float) -> None:
-        """Continue a guardian that somebody has stopped. If that is of no use, do without what it would say of the
-        dead."""
+        """Continue a guardian that a signal has stopped. If it stays stopped, do without its reports of deaths."""
         guardian = self._parent.guardian
         assert guardian is not None
         if not guardian.list_overdue(now, OVERDUE_SECONDS):
@@ -143,10 +142,10 @@ class Watch:
                 link = self._links.by_worker.get(worker_id)
                 if (
                     link is not None and link.is_closed
-                ):  # it lives and has lost its socket: nobody can talk to it any more
+                ):  # the worker lives and has lost its socket: no message can reach it any more
                     self._parent.kill(worker_id)
             return
-        import logging  # here, as below
+        import logging  # imported here, as below
 
         text = "The guardian (pid %d), the parent of all workers, was stopped; it has been continued."
         logging.getLogger("hocket").warning(text, guardian.pid)
@@ -170,8 +169,8 @@ class Watch:
             self._kernel.trim_idle(1)
 
     def _tell_who_holds(self, now: float) -> None:
-        """Say once for each shape, after a while, that its tasks wait and for what."""
-        import logging  # here, because it would hold up the start of each session by 2 ms
+        """Warn once for each shape that its tasks have waited long, and name the holders of the resources."""
+        import logging  # imported here: it would delay the start of each session by 2 ms
 
         kernel = self._kernel
         for shape in [shape for shape in self._waiting_since if not kernel.queues.get(shape)]:
@@ -190,7 +189,7 @@ class Watch:
                 )
 
     def _list_holders(self, shape: resources.Shape) -> list[str]:
-        """Return who holds what the shape asks for."""
+        """Return the holders of the resources that the shape demands."""
         wanted = {name for name, _ in shape.demand}
         holders = []
         for worker in self._kernel.workers.values():

@@ -1,4 +1,4 @@
-"""The workers' births and deaths, as the guardian reports them, and what they say in between."""
+"""The workers' births and deaths, as the guardian reports them, and their messages in between."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from hocket.kernel import records
 
 @final
 class WorkerPool:
-    """Starts workers, hears them, and buries them. Every method is called with the lock held.
+    """The starts, messages and deaths of workers. Every method is called with the lock held.
 
     Args:
         session: The kernel, and whether the session is over.
-        ends: Of the workers.
-        parent: Of the workers.
-        mail: What they say goes there.
-        carrier: Carries out what the kernel asks.
+        ends: The links to the workers.
+        parent: The parent of the workers.
+        mail: Handles the workers' messages.
+        carrier: Carries out the kernel's instructions.
         store: The objects in shared memory.
         table: The code of functions.
-        waiters: Those who wait.
-        setup: The first message to each.
+        waiters: The threads that wait.
+        setup: The first message to each worker.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class WorkerPool:
     def start(self, worker: records.WorkerRecord) -> None:
         """Have a process forked for a worker."""
         if self._session.is_closed:
-            return  # a last message has made room for it, and nobody would close what it gets
+            return  # a last message has asked for a worker, and no code would close its sockets
         guardian = self._parent.open()
         descriptors.reserve_standard()  # the program may have become a daemon since
         try:
@@ -74,21 +74,21 @@ class WorkerPool:
                 self._kernel.lose(worker, death, set())
                 self._courier.carry_out()
 
-    # --- what they say ------------------------------------------------------------------------------------------------
+    # --- messages -----------------------------------------------------------------------------------------------------
 
     def hear(self, link: links.Link) -> None:
-        """Read what a worker has sent, and handle it."""
+        """Read a worker's messages, and handle them."""
         try:
             received = link.channel.receive()
             if received is not None:
                 if faults.plan is not None:
                     faults.plan.reach("hub.in_handle")
                 self._inbox.handle(link, received)
-                if link.channel.outbox:  # an answer to what it asked
+                if link.channel.outbox:  # answers to questions
                     self._links.dirty[link] = None
                 return
         except Exception as error:  # noqa: BLE001
-            # Whatever a worker says, it must not bring the session down: a message that makes no sense ends its sender.
+            # No message of a worker may bring the session down: a message that makes no sense ends its sender.
             link.refuse()
             self._session.note_error(0, "a worker's socket", texts.name_class(type(error)), texts.safe_text(error))
             self._parent.kill(link.worker.id)
@@ -99,9 +99,9 @@ class WorkerPool:
             self._parent.owe(link.worker.id)
 
     def hear_guardian(self, guardian: processes.GuardianProcess) -> None:
-        """Read what the guardian has sent, and handle it."""
+        """Read the guardian's messages, and handle them."""
         if self._session.is_closed:
-            return  # it is ending, and `close` may have closed its socket by now
+            return  # the guardian is ending, and `close` may have closed its socket by now
         received = guardian.receive()
         if received is None:
             self._waiters.unwatch(guardian.fd)
@@ -122,13 +122,13 @@ class WorkerPool:
                 self._bury(message[1], processes.parse_death(message))
         self._courier.carry_out()
 
-    # --- their deaths -------------------------------------------------------------------------------------------------
+    # --- deaths -------------------------------------------------------------------------------------------------------
 
     def _bury(self, worker_id: int, death: exceptions.Death) -> None:
         link = self._links.by_worker.get(worker_id)
         if link is None:
             return
-        while not link.is_closed:  # what it said before it died still counts
+        while not link.is_closed:  # messages that it sent before its death still count
             if _is_readable(link.channel.sock):
                 self.hear(link)
             else:
@@ -152,7 +152,7 @@ class WorkerPool:
                 self._kernel.fail_unfinished(death)
 
     def _hear_last_words(self, link: links.Link) -> None:
-        """Handle what a dead worker had said and not sent."""
+        """Handle a dead worker's unsent messages."""
         try:
             self._inbox.read_last_words(link)
         except Exception as error:  # noqa: BLE001 (its memory may hold anything; what came before still counts)
@@ -160,7 +160,7 @@ class WorkerPool:
             self._session.note_error(0, "a worker's journal", texts.name_class(type(error)), texts.safe_text(error))
 
     def _list_running(self, link: links.Link) -> set[int] | None:
-        """Return what a dead worker was running; None if nobody knows."""
+        """Return the ids of the work that a dead worker was running; None if they are not known."""
         worker = link.worker
         beside = link.page.list_running()
         if beside is None:
@@ -186,7 +186,7 @@ class WorkerPool:
         self._session.note_error(hit[0].id if hit else 0, names, "WorkerCrashedError", text)
 
     def bury_unreported(self, link: links.Link, guardian: processes.GuardianProcess) -> None:
-        """A worker is dead, and the guardian does not say why."""
+        """Handle the death of a worker that the guardian does not report."""
         text = f"ended, and the guardian (pid {guardian.pid}), which would know why, is stopped"
         self._bury(link.worker.id, exceptions.Death(pid=link.pid, explanation=text))
         self._courier.carry_out()

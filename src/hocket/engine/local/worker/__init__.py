@@ -1,8 +1,8 @@
-"""A worker process runs these parts. Each owns its state, and knows those before it.
+"""The program of a worker process. Each part owns its state, and knows the parts before it.
 
-1. `life`: how a task is interrupted, and how the process ends.
+1. `life`: the interruption of a task, and the end of the process.
 2. `residents`: functions, arguments, and the actor, if there is one.
-3. `row`: work that waits, and an actor's threads.
+3. `row`: the queue of work, and an actor's threads.
 4. `answers`: results, errors and items, on their way.
 5. `intake`: messages become work.
 6. `execution`: the user's code, run.

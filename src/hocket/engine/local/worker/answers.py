@@ -1,6 +1,6 @@
 """Results, errors and items of tasks, on their way.
 
-Results are sent together when the row is empty, or when a task begins `FLUSH_SECONDS` after the first of them, or,
+Results are sent together when the queue is empty, or when a task begins `FLUSH_SECONDS` after the last sending, or,
 while a task runs, by the background reader. They are safe before the next task starts: see `journal`.
 """
 
@@ -19,20 +19,20 @@ from hocket.engine.local.worker import life, residents
 from hocket.kernel import ids
 
 FLUSH_SECONDS: Final = 0.001
-"""How long a result may wait for company."""
+"""How long a result may wait to be sent with others."""
 
 _TASK, _CALL = Kind.TASK, Kind.CALL
-"""A name is found sooner than an attribute."""
+"""Global names, which are faster than attributes."""
 
 Sent = tuple[payloads.Payload, tuple[int, ...]]
 """A result, and the ids of the references inside it."""
 
 
 class Outcomes(Protocol):
-    """Takes what work has returned, raised or yielded."""
+    """The receiver of results, errors and items of work."""
 
     def send_result(self, work: Work, result: object, started: float) -> None:
-        """Put the result in the outbox; one that cannot travel is the task's error."""
+        """Put the result in the outbox; a result that cannot be sent becomes the task's error."""
 
     def report(self, work: Work, error: BaseException) -> None:
         """Send the error of a task."""
@@ -43,7 +43,7 @@ class Outcomes(Protocol):
 
 @final
 class ForkedOutcomes:
-    """In a fork that a task has made: the process ends where the task's function ends. Nothing of it is sent."""
+    """Outcomes in a fork that a task has made: the process ends where the task's function ends, and sends nothing."""
 
     def send_result(self, work: Work, result: object, started: float) -> NoReturn:
         forks.end()
@@ -57,13 +57,13 @@ class ForkedOutcomes:
 
 @final
 class Answers:
-    """Publishes results.
+    """The publisher of results, errors and items.
 
     Args:
-        engine: The worker's side.
+        engine: The worker's engine.
         subject: The actor, if there is one.
-        functions: What is sent along with work.
-        interrupted: Which task was cancelled.
+        functions: The code of functions, and the values in messages.
+        interrupted: Knows the interrupted task.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Answers:
                         engine.outbox.post_metrics()
                     engine.channel.post_short((messages.PLAIN, work.task_id, data, seconds, started))
                 return
-            del data  # it goes to shared memory, below
+            del data  # the result goes to shared memory, below
         results = (result,) if abs(count) == 1 else () if count == 0 else _split(work, result, count)
         encoded = [
             self._encode_failure(work, value)
@@ -139,7 +139,7 @@ class Answers:
             self._post_done(work, sent, started, seconds)
 
     def _post_done(self, work: Work, sent: list[Sent], started: float, seconds: float) -> None:
-        """Publish the results: from here on they are safe."""
+        """Post the results: from here on they are safe."""
         engine = self._engine
         with engine.lock:
             if engine.metrics.store.families:
@@ -150,8 +150,8 @@ class Answers:
             engine.channel.post((messages.DONE, work.task_id, seconds, sent, started))
 
     def _answer(self, work: Work, sent: list[Sent], started: float, seconds: float) -> None:
-        """Answer a direct call: by its direct channel, or through the driver if the driver has to count something. With
-        the lock held."""
+        """Answer a direct call: by its direct channel, or through the driver if the driver must count references or
+        segments. Called with the lock held."""
         engine = self._engine
         engine.outbox.notes.append((work.task_id, work.name, started, seconds, None, ""))
         reply = engine.direct.find_reply(work.reply_to)
@@ -164,7 +164,7 @@ class Answers:
             engine.channel.post((messages.DELIVER, object_id, engine.outbox.send_payload(payload), contained))
 
     def _answer_plain(self, work: Work, data: bytes, started: float, seconds: float) -> None:
-        """Do the same with one short result."""
+        """Answer a direct call with one short result. Called with the lock held."""
         engine = self._engine
         engine.outbox.notes.append((work.task_id, work.name, started, seconds, None, ""))
         reply = engine.direct.find_reply(work.reply_to)
@@ -201,7 +201,7 @@ class Answers:
         try:
             return engine.store.build_payload(value, work.task_id + position, lambda: self._actor.describe_maker(work))
         except BaseException:
-            with engine.lock:  # none of the results before it will be sent
+            with engine.lock:  # the results before this one will not be sent
                 for earlier in range(work.task_id, work.task_id + position):
                     engine.store.pool.recycle(earlier)
             raise
@@ -211,12 +211,12 @@ class Answers:
     def report(self, work: Work, error: BaseException) -> None:
         try:
             self._send_error(work, self.explain(work, error))
-        except BaseException as failure:  # whatever it is, the caller has to be told something
+        except BaseException as failure:  # the caller needs an answer, whatever the failure is
             text = f"{texts.describe(error)}\n(it could not be sent as it is: {texts.describe(failure)})"
             self._send_error(work, exceptions.TaskError(work.name, f"{text}\n", exceptions.HocketError(text)))
 
     def report_unstarted(self, work: Work) -> None:
-        """A task or call was cancelled before it started."""
+        """Report that a task or call was cancelled before it started."""
         kind = "Call" if work.method else "Task"
         error = exceptions.TaskCancelledError(f"{kind} `{work.name}` was cancelled before it started.")
         with self._engine.lock:
@@ -225,8 +225,8 @@ class Answers:
             self._send_error(work, error)
 
     def explain(self, work: Work, error: BaseException) -> BaseException:
-        """Return the error that the caller must see. An exception of the user's code becomes a `TaskError`, with the
-        exception on the innermost level; errors of the engine about the task itself stay as they are."""
+        """Return the error for the caller. An exception of the user's code becomes a `TaskError`, with the exception on
+        the innermost level; errors of the engine about the task itself stay as they are."""
         kind = type(error)
         if issubclass(kind, KeyboardInterrupt):
             if not self._interruption.is_cancelling(work.task_id):
@@ -267,9 +267,9 @@ class Answers:
     # --- items of generators ------------------------------------------------------------------------------------------
 
     def note_consumed(self, task_id: int, count: int) -> None:
-        """The reader of a generator has taken so many items. Called with the lock held."""
+        """Note how many items a generator's reader has taken. Called with the lock held."""
         found = self._flows.get(task_id)
-        if found is not None:  # else an earlier attempt had asked
+        if found is not None:  # else the answer is for an earlier attempt
             found.take(count)
 
     def open_flow(self, work: Work) -> flow.Flow:
@@ -278,11 +278,11 @@ class Answers:
         return found
 
     def close_flow(self, work: Work) -> None:
-        """The generator is over."""
+        """End that count."""
         self._flows.pop(work.task_id, None)
 
     def announce_pause(self, work: Work, ahead: flow.Flow) -> None:
-        """A generator waits for its reader: send what it has yielded, and ask to be told."""
+        """Send a waiting generator's items, and ask how far its reader is."""
         with self._engine.lock:
             self._engine.channel.post((messages.PAUSED, work.task_id, ahead.find_wanted()))
             self._engine.outbox.flush()
@@ -296,7 +296,7 @@ class Answers:
             contained = tuple([ref._id for ref in encoded.refs])
             engine.arrivals.publish(encoded.refs)
             engine.channel.post((messages.YIELD, work.task_id, index, engine.outbox.send_payload(payload), contained))
-            # Where calls run in threads, nobody else looks what is unsent as long as none of them ends.
+            # Where calls run in threads, no other code looks for unsent messages until a call ends.
             if self._actor.is_concurrent or time.perf_counter() - engine.outbox.last_flush > FLUSH_SECONDS:
                 engine.outbox.flush()
             else:
@@ -305,8 +305,8 @@ class Answers:
 
 
 def _add_comparison(payload: payloads.Payload, work: Work, cause: BaseException) -> payloads.Payload:
-    """Return the payload of an error with the answer whether the task's `retry_exceptions` names it, where the driver
-    wants it: the class of the exception may be known nowhere else."""
+    """Add to an error's payload whether the task's `retry_exceptions` names the error, if the driver wants that: only
+    the worker may know the exception's class."""
     retried = work.extra.get("retried") if work.extra is not None else None
     if retried is None:
         return payload

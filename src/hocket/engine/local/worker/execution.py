@@ -19,11 +19,11 @@ from hocket.engine.local.worker import answers, life, residents, row
 
 @final
 class Status:
-    """Writes down which task runs, for the driver, which has to explain our death.
+    """The record of the running task, for the driver, which has to explain this process's death.
 
     Args:
         memory: The table that all processes share.
-        slot: The place of this one.
+        slot: The slot of this process.
     """
 
     def __init__(self, memory: mmap.mmap, slot: int) -> None:
@@ -32,7 +32,7 @@ class Status:
         self._slot = slot
 
     def note_start(self, work: Work, running: worker_engine.Running) -> None:
-        """Something runs now."""
+        """Record that the work runs now."""
         running.begin(work.task_id, work)
         self._tasks[self._slot] = work.task_id
         self._times[self._slot + messages.STATUS_SLOTS] = work.started = time.perf_counter()
@@ -40,17 +40,17 @@ class Status:
 
 @final
 class Execution:
-    """Runs work.
+    """The runner of the user's code.
 
     Args:
-        engine: The worker's side.
+        engine: The worker's engine.
         subject: The actor, if there is one.
-        functions: What is sent along with work.
-        works: Where work waits.
+        functions: The code of functions, and the values in messages.
+        works: The queue of work.
         told: Sends results.
-        interrupted: What may be interrupted.
-        end: How the process ends.
-        status: Where what runs is written down.
+        interrupted: The interruption of the running task.
+        end: The end of the process.
+        status: The record of the running work.
     """
 
     def __init__(
@@ -73,18 +73,18 @@ class Execution:
         self._environment = ""
 
     def cut_off(self) -> None:
-        """In a fork: end where the function ends that it came from."""
+        """Have a fork end where the function that forked ends."""
         self._outcomes = answers.ForkedOutcomes()
 
     def run(self, work: Work) -> int | None:
-        """Run it and put its results in the outbox; return an exit code if it ends the process."""
+        """Run work and put its results in the outbox; return an exit code if it ends the process."""
         engine = self._engine
         if (
             work.method and work.task_id in engine.duty.cancelled
-        ):  # when it was in no row; a plain task looks again in `_call`
+        ):  # cancelled while it was in no queue; a plain task looks again in `_call`
             self._answers.report_unstarted(work)
             return None
-        # Only where several run at once does it depend on who asks.
+        # Only where several calls run at once does each thread or coroutine have its own.
         is_shared = self._actor.is_concurrent or self._actor.loop is not None
         running = engine.duty.running if is_shared else self._own_running
         self._status.note_start(work, running)
@@ -105,13 +105,13 @@ class Execution:
             self._exit_actor()
             return 0
         except SystemExit as request:
-            # As Ray: an actor that leaves in peace is not built again.
+            # As in Ray: an actor that exits without an error is not built again.
             if self._actor.instance is not None and not request.code:
                 self._exit_actor()
                 return 0
-            place = None  # it runs to the end of the process, which is its death
+            place = None  # the call counts as running when the process dies
             self._life.exit_process(request)
-            # As the system has it: one byte.
+            # The system keeps one byte of the code.
             return request.code & 0xFF if isinstance(request.code, int) else 0 if request.code is None else 1
         except BaseException as error:  # whatever the user's code raises is the caller's to see
             self._interruption.close()
@@ -126,14 +126,14 @@ class Execution:
         return None
 
     def _exit_actor(self) -> None:
-        """The actor ends itself. An event loop says goodbye when it has stopped."""
+        """End the actor at its own request."""
         self._life.exit_actor()
-        if self._actor.loop is None:
+        if self._actor.loop is None:  # else the loop does this when it has stopped
             self._life.finish()
 
     def _run_in_thread(self, work: Work) -> None:
-        """Run it in a thread. What is raised here would vanish with the thread, and the caller wait for ever: so it
-        ends the process."""
+        """Run a call in a thread. An exception here ends the process: else it would vanish with the thread, and the
+        caller would wait for ever."""
         try:
             code = None if self._life.has_left else self.run(work)
             work.clear()  # it holds handles
@@ -141,7 +141,7 @@ class Execution:
                 self._engine.outbox.before_wait()
             if code is not None:
                 os._exit(code)
-        except BaseException:  # our own mistake, or a process that has lost its descriptors
+        except BaseException:  # a fault of this package, or a process that has lost its descriptors
             traceback.print_exc()
             os._exit(1)
 
@@ -204,7 +204,7 @@ class Execution:
             self._interruption.close()
 
     def _prepare(self, extra: dict[str, Any]) -> None:
-        """Take on what the task asks of the process around it."""
+        """Prepare the process for a task: its environment, inherited options, threads and GPUs."""
         environment = extra.get("environment", "")
         if environment and environment != self._environment:
             self._environment = environment
@@ -216,7 +216,7 @@ class Execution:
             surroundings.set_gpus(extra["gpu_ids"])
 
     def _is_in_main(self, work: Work) -> bool:
-        """Tell whether a task may be interrupted: calls are not, nor what runs in threads."""
+        """Tell whether work may be interrupted: only a task in the main thread may."""
         return not work.method and self._row.threads is None and threading.get_ident() == self._interruption.main_id
 
     def _create_actor(self, work: Work, actor_class: Any, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
@@ -230,7 +230,7 @@ class Execution:
                 parts = event_loop.Parts(self._life, self._actor, self._code, self._answers, self._status)
                 loop = event_loop.Loop(self._engine, parts, size, groups)
                 instance = loop.build(construct)
-                # Not before: what has come meanwhile stays in the row until the loop serves it.
+                # Not before: calls that have come meanwhile stay in the queue until the loop serves them.
                 self._actor.become(instance, loop, is_concurrent=False)
                 return
             instance = construct()
@@ -241,7 +241,7 @@ class Execution:
         self._row.start_threads(size, groups, self._run_in_thread)
 
     def _send_items(self, work: Work, found: Any) -> None:
-        """Run a generator and send what it yields."""
+        """Run a generator and send its items."""
         if hasattr(found, "__aiter__"):
             found = items.iterate(found)
         ahead, cancelled = self._answers.open_flow(work), self._engine.duty.cancelled
@@ -260,4 +260,4 @@ class Execution:
             self._interruption.close()
             self._answers.close_flow(work)
             if hasattr(found, "close"):
-                found.close()  # now, and not when the last frame that holds it is gone
+                found.close()  # now, and not with the last frame that holds it

@@ -1,7 +1,7 @@
-"""Intake of work from the driver and from other workers: messages become work in the row, and leave it again.
+"""Intake of work from the driver and from other workers: messages become work in the queue, or cancel it.
 
 While the main thread is busy, the background reader (see `reactor`) reads the socket: it puts new work at the end of
-the row, and interrupts a task that is cancelled.
+the queue, and interrupts a task that is cancelled.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from hocket.engine.local.worker import answers, life, residents, row
 
 @final
 class Intake:
-    """Takes work. Every method is called with the lock held, by the background reader if the main thread is busy.
+    """The intake of work. Every method is called with the lock held, by the background reader if the main thread is
+    busy.
 
     Args:
-        engine: The worker's side.
+        engine: The worker's engine.
         subject: The actor, if there is one.
-        functions: What is sent along with work.
-        works: Where work waits.
-        told: Tells what was cancelled.
-        interrupted: Interrupts what runs.
-        end: Whether the process is to end.
+        functions: The code of functions, and the values in messages.
+        works: The queue of work.
+        told: Reports cancelled work.
+        interrupted: Interrupts the running task.
+        end: Takes the order to end the process.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Intake:
     def _complete(self, work: Work, args: Any, dependencies: Any, borrowed: Any) -> None:
         engine, arrive = self._engine, self._code.arrive
         work.held = engine.known.hold(borrowed) if borrowed else []
-        # Dependencies first: their descriptors were sent before that of the arguments.
+        # Dependencies first: their descriptors were sent before the descriptor of the arguments.
         if dependencies:
             work.dependencies = [
                 (object_id, arrive(payload, engine.known.hold(contained)))
@@ -117,10 +118,10 @@ class Intake:
 
     def _cancel(self, task_id: int, recursive: bool) -> None:
         direct = self._engine.direct
-        if direct.cancel(task_id, recursive=recursive):  # a call of ours, whose result we have promised to others
+        if direct.cancel(task_id, recursive=recursive):  # this worker's own call; its result is promised to others
             return
         self._engine.duty.cancelled.add(task_id)
-        if recursive:  # the driver cancels what it knows of; it does not know direct calls, nor that this is one
+        if recursive:  # the driver does not know direct calls: not those of this work, nor whether this work is one
             direct.cancel_children(task_id)
             self._engine.channel.post((messages.CANCEL_CHILDREN, task_id))
         work = self._row.remove(task_id, self._engine.channel.words[journal.WITHDRAWN])

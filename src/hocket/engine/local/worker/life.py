@@ -1,4 +1,4 @@
-"""How a task is interrupted, and how a worker process ends."""
+"""The interruption of a task, and the end of a worker process."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from hocket.engine import forks
 from hocket.engine.local import messages, worker_engine
 
 AGAIN_SECONDS: Final = 0.02
-"""After how long a task is interrupted again that goes on, at first; twice as long each time. A guess."""
+"""How soon a task that goes on is interrupted again, at first; the time doubles with each try. A guess."""
 
 SLOWEST_AGAIN_SECONDS: Final = 0.5
-"""At most. Each time breaks into a wait of the task's for some microseconds."""
+"""The limit of that time. Each try breaks into a wait of the task's for some microseconds."""
 
 
 @final
 class Interruption:
-    """The task in the main thread, as far as it may be interrupted there.
+    """The interruption of the task in the main thread.
 
-    A signal is sent until the task has been interrupted. One is not enough: Python may get it when it has looked for
-    signals and is not in the wait yet that the signal is to break (on a busy machine the thread that sends it often
-    runs just then), and the import of a module goes on to its end.
+    Signals are sent until the task has been interrupted, because one is not enough. Python may get it between its look
+    for signals and the wait that the signal should break (on a busy machine the sending thread often runs just then).
+    And the import of a module goes on to its end.
     """
 
     def __init__(self) -> None:
         self.main_id = threading.get_ident()
-        #: The task whose code runs; 0 where an interrupt would hit our own.
+        #: The task of the running code; 0 where an interrupt would hit the code of this package.
         self._interruptible_id = 0
         self._cancelling_id = 0
 
@@ -48,11 +48,11 @@ class Interruption:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def open(self, task_id: int) -> None:
-        """From here on a task may be interrupted. Called by the main thread."""
+        """Allow the interruption of a task from here on. Called by the main thread."""
         self._interruptible_id = task_id
 
     def close(self) -> None:
-        """From here on nothing may be."""
+        """Allow no interruption from here on."""
         self._interruptible_id = 0
 
     def raise_if_cancelled(self, task_id: int, cancelled: set[int]) -> None:
@@ -62,7 +62,7 @@ class Interruption:
             raise KeyboardInterrupt
 
     def is_cancelling(self, task_id: int) -> bool:
-        """Tell whether it was this task that was interrupted last."""
+        """Tell whether the last interruption was of this task."""
         return self._cancelling_id == task_id
 
     def cancel(self, task_id: int) -> None:
@@ -79,14 +79,14 @@ class Interruption:
             seconds = min(2 * seconds, SLOWEST_AGAIN_SECONDS)
 
     def _on_interrupt(self, signal_number: int, frame: FrameType | None) -> None:
-        # A module that is broken off might never be imported in this process again.
+        # A module with an interrupted import might never be imported in this process again.
         if self._interruptible_id and self._interruptible_id == self._cancelling_id and not _is_importing(frame):
             self._interruptible_id = 0
             raise KeyboardInterrupt
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Tell whether the task imports a module there."""
+    """Tell whether the task is importing a module in this frame."""
     while frame is not None and not frame.f_globals.get("__name__", "").startswith("hocket.engine.local.worker."):
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
             return True
@@ -95,47 +95,47 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 class Subject(Protocol):
-    """The actor, which may have a farewell."""
+    """The actor, which may have a shutdown hook."""
 
     @property
     def instance(self) -> object:
         """The actor; None if there is none."""
 
     def complete(self, awaitable: object) -> bool:
-        """Run something to its end on the actor's event loop; False if there is none."""
+        """Run an awaitable to its end on the actor's event loop; return False if there is none."""
 
 
 @final
 class Life:
-    """Whether the process is to end, and its goodbye.
+    """The end of the process.
 
     Args:
-        engine: The worker's side.
+        engine: The worker's engine.
         subject: The actor, if there is one.
     """
 
     def __init__(self, engine: worker_engine.WorkerEngine, subject: Subject) -> None:
         self._engine, self._subject = engine, subject
-        #: Whether the process is to end when it has done what it has.
+        #: Whether the process ends when its work is done.
         self.is_stopping = False
-        #: Whether the actor is to end whatever is left.
+        #: Whether the actor ends before any further work.
         self.is_exiting = False
-        #: Whether the driver has been told that the actor ends: the callers of what has not begun have been, too.
+        #: Whether the driver knows that the actor ends, and has informed the callers of calls that have not begun.
         self.has_left = False
         self._is_forked = False
 
     def stop(self) -> None:
-        """The driver wants the process to end when it has done what it has."""
+        """Have the process end when its work is done, by the driver's order."""
         self.is_stopping = True
 
     def exit_soon(self) -> None:
-        """End the actor before anything else is run. Called without the lock."""
+        """End the actor before any further work. Called without the lock."""
         with self._engine.lock:
             self.is_exiting = True
             self._engine.reactor.poke()
 
     def exit_actor(self) -> None:
-        """The actor ends itself: tell the driver first, so that it is not taken for a crash."""
+        """Report to the driver that the actor ends itself: else the driver would take the end for a crash."""
         if self._is_forked:
             forks.end()
         with self._engine.lock:
@@ -143,7 +143,7 @@ class Life:
             self._engine.channel.post((messages.EXITING,))
 
     def exit_process(self, request: SystemExit) -> None:
-        """`sys.exit` in a task ends the process, as it says; the driver learns the code from its parent."""
+        """End the process after a ``sys.exit`` in a task; the driver learns the exit code from the guardian."""
         if self._is_forked:
             forks.end(request)
         if request.code is not None and not isinstance(request.code, int):
@@ -151,7 +151,7 @@ class Life:
         self.finish()
 
     def finish(self) -> None:
-        """Say goodbye: the actor's own hook, the interpreter's exit functions, and what is unsent."""
+        """Run the actor's own hook and the interpreter's exit functions, and send the rest."""
         hook: Any = getattr(self._subject.instance, "__ray_shutdown__", None)
         try:
             if hook is not None:
@@ -159,19 +159,19 @@ class Life:
                 if inspect.isawaitable(farewell):
                     self._subject.complete(farewell)
             atexit._run_exitfuncs()
-        except Exception as error:  # the process ends all the same, and the user sees why the hook did not work
+        except Exception as error:  # the process ends all the same, and the user sees the hook's error
             sys.stderr.write(texts.format_error(error))
         with self._engine.lock:
             self._engine.outbox.before_wait()
         flush_streams()
 
     def cut_off(self) -> None:
-        """In a fork: end where the function ends that it came from."""
+        """Have a fork end where the function that forked ends."""
         self._is_forked = True
 
 
 def flush_streams() -> None:
-    """Flush what the task has printed."""
+    """Flush the task's printed output."""
     for stream in (sys.stdout, sys.stderr):
         try:  # not `suppress`, which costs a microsecond a task
             stream.flush()

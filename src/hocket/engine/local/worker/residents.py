@@ -13,10 +13,10 @@ from hocket.engine.local.work import Work
 
 @final
 class Code:
-    """The functions that the process has been sent, and what is sent along with work.
+    """The functions that the driver has sent to the process, and the values in messages.
 
     Args:
-        engine: The worker's side.
+        engine: The worker's engine.
     """
 
     def __init__(self, engine: worker_engine.WorkerEngine) -> None:
@@ -26,17 +26,17 @@ class Code:
         self.functions: dict[bytes, object] = {}
 
     def arrive(self, payload: payloads.Payload, held: list[contract.AnyRef]) -> worker_engine.Arrived:
-        """Take a payload from a message, with the descriptor that belongs to it, if one does."""
+        """Take a payload from a message, with its descriptor if it has one."""
         if payload[0] == payloads.SEGMENT:
             payload = (*payload, self._engine.channel.take_descriptor())
         return worker_engine.Arrived(payload, held)
 
     def add(self, function_id: bytes, payload: payloads.Payload) -> None:
-        """The driver has sent the code of a function."""
+        """Keep the code of a function, which the driver has sent."""
         self._codes[function_id] = self.arrive(payload, [])
 
     def forget(self, function_id: bytes) -> None:
-        """Let the code of a function go; it may not even have been loaded."""
+        """Drop a function, and its code if that was not loaded."""
         self.functions.pop(function_id, None)
         code = self._codes.pop(function_id, None)
         if code is not None and code.payload[0] == payloads.SEGMENT:
@@ -48,7 +48,7 @@ class Code:
         function = self.functions.get(function_id)
         if function is None:
             function = self.functions[function_id] = self._engine.values.open_code(self._codes[function_id])
-            del self._codes[function_id]  # not before: what could not be loaded now may be loaded for the next task
+            del self._codes[function_id]  # not before: the next task may succeed in loading it
         return function
 
     def open_arguments(self, work: Work) -> tuple[tuple[object, ...], dict[str, object]]:
@@ -75,7 +75,7 @@ class Code:
         return args, kwargs
 
     def close_unopened(self, work: Work) -> None:
-        """Give back the descriptors and counts of work that is not done here."""
+        """Give back the descriptors and counts of work that does not run here."""
         for object_id, arrived in ((0, work.args), *work.dependencies):
             if arrived is not None and arrived.payload[0] == payloads.SEGMENT:
                 os.close(arrived.payload[-1])
@@ -85,11 +85,11 @@ class Code:
 
 @final
 class Actor:
-    """The actor, its event loop, and what its constructor raised.
+    """The actor, its event loop, and the error of its constructor.
 
     Args:
-        engine: The worker's side.
-        functions: The code of functions, which are named, too.
+        engine: The worker's engine.
+        functions: The code of functions, for their names.
     """
 
     def __init__(self, engine: worker_engine.WorkerEngine, functions: Code) -> None:
@@ -102,31 +102,31 @@ class Actor:
 
     @property
     def exists(self) -> bool:
-        """Whether the process is an actor's, be it alive or not."""
+        """Whether the process is an actor's, alive or not."""
         return self.instance is not None or self.error is not None
 
     def become(self, instance: object, loop: event_loop.Loop | None, *, is_concurrent: bool) -> None:
-        """The actor has been built."""
+        """Take the actor that has been built."""
         self.instance, self.loop, self.is_concurrent = instance, loop, is_concurrent
 
     def note_error(self, error: payloads.Payload) -> None:
-        """The constructor has raised."""
+        """Note the error of the constructor."""
         self.error = error
 
     def complete(self, awaitable: object) -> bool:
-        """Run something to its end on the actor's event loop; False if there is none."""
+        """Run an awaitable to its end on the actor's event loop; return False if there is none."""
         if self.loop is not None:
             self.loop.complete(awaitable)
         return self.loop is not None
 
     def find_method(self, work: Work) -> Any:
-        """Return what a call is to run."""
+        """Return the method that a call runs."""
         if self.error is not None:
             raise self._build_init_error(self.error)
         return methods.get_method(self.instance, work.method)
 
     def name_function(self, running: worker_engine.Running) -> str:
-        """Return the full name of what runs."""
+        """Return the full name of the running function."""
         work = running.work
         if work is None:
             return ""
@@ -136,15 +136,15 @@ class Actor:
         return callers.name_function(function, "__init__" if isinstance(function, type) else "")
 
     def describe_maker(self, work: Work) -> str:
-        """Return the source line to blame for what a function returned."""
+        """Return the source line to blame for a function's result."""
         function = (
             methods.get_method(self.instance, work.method) if work.method else self._code.functions[work.function_id]
         )
         return f"{callers.describe_function(function)} (returned by `{work.name}`)"
 
     def _build_init_error(self, error: payloads.Payload) -> exceptions.ActorDiedError:
-        """Return the error of a call that was on its way when the constructor raised. The driver says the same to those
-        that come later."""
+        """Return the error of a call that was on its way when the constructor raised. Later calls get the same error
+        from the driver."""
         own = self._engine.duty
         kind, name = (own.actor_extra.get(key, "") for key in ("class_name", "actor_name"))
         return exceptions.ActorDiedError(

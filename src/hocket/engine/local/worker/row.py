@@ -17,17 +17,15 @@ T = TypeVar("T")
 
 @final
 class CallThreads(Generic[T]):
-    """Threads that take calls from one queue, in the order in which they came.
+    """Threads that take calls from one queue, in the order in which the calls came.
 
-    As many are started as have something to do, up to `size`.
-
-    What `ThreadPoolExecutor` does, with two differences. It makes no future of each call, which nobody here asks for:
-    that is a quarter of what a short call costs. And it starts a thread whenever a call has none, without fail: calls
-    of one actor may wait for each other.
+    As many threads are started as have calls to run, up to `size`. There are two differences to
+    ``ThreadPoolExecutor``. No future is made for a call: no code here needs it, and it is a quarter of the cost of a
+    short call. And a call without a thread always gets a new thread: calls of one actor may wait for each other.
 
     Args:
         size: How many calls may run at once.
-        name: Of the threads, less their number.
+        name: The threads' name, without their number.
         run: Runs a call, and raises nothing.
     """
 
@@ -42,7 +40,7 @@ class CallThreads(Generic[T]):
         self._lock = threading.Lock()
 
     def submit(self, call: T) -> None:
-        """Have it run by the next thread that is free."""
+        """Have the next free thread run a call."""
         with self._lock:
             self._unfinished += 1
             number = len(self._threads)
@@ -60,7 +58,7 @@ class CallThreads(Generic[T]):
         thread = threading.Thread(target=self._serve, name=name)
         try:
             thread.start()
-        except RuntimeError:  # the system has no more
+        except RuntimeError:  # the system has no more threads
             if not self._threads:
                 raise
         else:
@@ -80,18 +78,18 @@ class CallThreads(Generic[T]):
 
 @final
 class Row:
-    """The row of the main thread, and those of an actor's threads.
+    """The queue of the main thread, and the queues of an actor's threads.
 
     Args:
-        engine: The worker's side.
+        engine: The worker's engine.
         subject: The actor, if there is one.
-        functions: What is sent along with work.
+        functions: The code of functions, and the values in messages.
     """
 
     def __init__(self, engine: worker_engine.WorkerEngine, subject: residents.Actor, functions: residents.Code) -> None:
         self._engine, self._actor, self._code = engine, subject, functions
         self.works: deque[Work] = deque()
-        #: The threads of calls without a group, and of each group, if calls run in threads.
+        #: The threads for calls without a group, if such calls run in threads; below, the threads of each group.
         self.threads: CallThreads[Work] | None = None
         self._groups: dict[str, CallThreads[Work]] = {}
 
@@ -105,7 +103,7 @@ class Row:
             loop.notice()
 
     def _give_to_group(self, work: Work) -> bool:
-        """Give the call to the threads of its concurrency group; False if it belongs to none."""
+        """Give the call to the threads of its concurrency group; return False if it has no group."""
         group = (work.extra or {}).get("group")
         if not group or work.function_id:
             return False
@@ -113,16 +111,16 @@ class Row:
         return True
 
     def start_threads(self, size: int, groups: dict[str, int], run: Callable[[Work], None]) -> None:
-        """Have calls run in threads: the actor has been built.
+        """Have calls run in threads, when the actor has been built.
 
         Args:
             size: How many calls without a group may run at once.
-            groups: The same of each group.
+            groups: How many calls of each group may run at once.
             run: Runs a call.
         """
         self._groups = {name: CallThreads(most, f"hocket-{name}", run) for name, most in groups.items()}
         if self._groups:
-            with self._engine.lock:  # what came while it was being built
+            with self._engine.lock:  # calls that came while the actor was being built
                 remaining = [work for work in self.works if not self._give_to_group(work)]
                 self.works.clear()
                 self.works.extend(remaining)
@@ -135,11 +133,11 @@ class Row:
             if pool is not None:
                 pool.shutdown()
 
-    # --- what is not done here ----------------------------------------------------------------------------------------
+    # --- work that does not run here ----------------------------------------------------------------------------------
 
     def remove(self, task_id: int, withdrawn: int) -> Work | None:
-        """Take work out of the row that is cancelled; None if it is not there. What the driver has withdrawn goes back
-        by itself. Called with the lock held."""
+        """Take cancelled work out of the queue and return it; None if it is not there, or withdrawn: then it goes back
+        to the driver by itself. Called with the lock held."""
         for work in list(self.works):
             if work.task_id == task_id and not 0 < work.number <= withdrawn:
                 try:
@@ -150,16 +148,15 @@ class Row:
         return None
 
     def hand_back(self, work: Work) -> None:
-        """The driver has withdrawn the task. It may not have seen that we were about to start it, so tell it that we
-        did not."""
+        """Hand a withdrawn task back to the driver, which may take it for started."""
         with self._engine.lock:
             self._engine.duty.cancelled.discard(work.task_id)
             self._code.close_unopened(work)
             self._engine.channel.post((messages.BACK, [(work.task_id, work.number)]))
 
     def take_unstarted(self) -> list[tuple[int, int]]:
-        """Empty the row; an actor's calls cannot go elsewhere and stay. Called with the lock held."""
-        if self._actor.exists:
+        """Empty the queue, and return the tasks with their numbers. Called with the lock held."""
+        if self._actor.exists:  # its calls cannot run elsewhere
             return []
         taken: list[tuple[int, int]] = []
         row = self.works

@@ -1,12 +1,11 @@
-"""A worker process: it takes a task from the row, runs it, and sends its result.
+"""A worker process: it takes a task from the queue, runs it, and sends its result.
 
 The main thread runs tasks, and the calls of ordinary actors; an actor with ``max_concurrency > 1`` gets that many
 threads. While the main thread is busy, the background reader (see `reactor`) reads the socket: it puts new work at the
-end of the row, and interrupts a task that is cancelled.
+end of the queue, and interrupts a task that is cancelled.
 
-Results are sent together when the row is empty, and at the latest `FLUSH_SECONDS` after the first of them, or by the
-background reader. They are safe before the next task starts: see `journal`, and there also how the driver takes back
-what has not started. What a task prints is flushed before its result is sent.
+`answers` says when results are sent. They are safe before the next task starts: see `journal`, also for how the driver
+takes back tasks that have not started. A task's printed output is flushed before its result is sent.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ importlib.import_module("cloudpickle")  # most functions come in its form: it is
 
 @final
 class Worker:
-    """The process's main loop. It is what the engine gives work to; see `worker_engine.duty.Taker`.
+    """The process's main loop, which takes work from the engine; see `worker_engine.duty.Taker`.
 
     Args:
-        engine: The worker's side.
-        status: The table of what runs, which all processes share.
-        slot: The place of this one.
+        engine: The worker's engine.
+        status: The table of running work, which all processes share.
+        slot: The slot of this process.
     """
 
     def __init__(self, engine: worker_engine.WorkerEngine, status: mmap.mmap, slot: int) -> None:
@@ -67,7 +66,7 @@ class Worker:
         self.interruption.install()
 
     def run(self) -> int:
-        """Work until told to stop; return the exit code."""
+        """Work until the order to stop; return the exit code."""
         row, engine, life = self.row, self._engine, self.life
         engine.reactor.start()
 
@@ -90,17 +89,17 @@ class Worker:
                 return 0
 
     def _run_row(self) -> int | None:
-        """Run what stands in the row; return an exit code if that ends the process."""
+        """Run the work in the queue; return an exit code if that ends the process."""
         row, words = self.row.works, self._engine.channel.words
         while row and not self.life.is_exiting:
             try:
                 work = row.popleft()
-            except IndexError:  # another thread gave the last one back
+            except IndexError:  # another thread gave the last task back
                 break
             if self.row.threads is not None:
                 self.row.threads.submit(work)
                 continue
-            if work.number:
+            if work.number:  # from the driver, which may have withdrawn it: `journal` explains the order of the two
                 words[journal.BEGUN] = work.number
                 if work.number <= words[journal.WITHDRAWN]:
                     self.row.hand_back(work)
@@ -114,8 +113,8 @@ class Worker:
         return None
 
     def check(self) -> None:
-        """Call the handlers of signals that had to wait. What they raise is the running task's; without one, it is
-        printed."""
+        """Call the handlers of signals that had to wait. Their exceptions go to the running task, or are printed if no
+        task runs."""
         guard = self._engine.guard
         if not guard.noted:
             return
@@ -125,19 +124,18 @@ class Worker:
             guard.check_and_print()
 
     def note_exit(self) -> None:
-        """The user's code asks for the actor's end. What runs comes to it by the exception; a thread or coroutine in
-        the background does not."""
+        """End the actor at the request of the user's code."""
         if self.actor.loop is not None:
             self.actor.loop.exit_soon()
-        elif not self._engine.duty.running.task_id:
+        elif not self._engine.duty.running.task_id:  # a background thread: no exception of a call ends the actor
             self.life.exit_soon()
 
     def cut_off(self) -> None:
-        """In a fork of this process: have it end where the function that it came from ends. Nothing of it is sent."""
+        """Have a fork of this process end where the function that forked ends, and send nothing."""
         contract.set_current_engine(None)
         events.open_notes(None)
         self._engine.cut_off()
-        faulthandler.disable()  # its file tells of this worker's death, not of a fork's
+        faulthandler.disable()  # its file is for the worker's death, not for a fork's
         self.interruption.remove()
         if self.actor.loop is not None:
             self.actor.loop.cut_off()
@@ -146,16 +144,16 @@ class Worker:
 
 
 def _write_whole_lines() -> None:
-    """Have stdout and stderr write whole lines, and all of them: with PYTHONUNBUFFERED `print` would write a line in
-    pieces, and lose the rest of a large one if a signal came in the middle."""
+    """Have stdout and stderr write whole lines. With PYTHONUNBUFFERED, ``print`` would write a line in pieces, and a
+    signal in the middle would lose the rest of a large line."""
     for name, fd in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
         if stream is None:
             continue
         stream.reconfigure(line_buffering=True, write_through=False)
         if isinstance(stream.buffer, io.RawIOBase):
-            raw = io.FileIO(fd, "w", closefd=False)  # a new one: the old one remembers what the descriptor once was
-            raw.name = f"<{name}>"  # as Python's own has it
+            raw = io.FileIO(fd, "w", closefd=False)  # a new file: the old one remembers the descriptor's earlier file
+            raw.name = f"<{name}>"  # as in Python's own stream
             whole = io.TextIOWrapper(
                 io.BufferedWriter(raw),
                 encoding=stream.encoding,
@@ -170,14 +168,14 @@ def _write_whole_lines() -> None:
 def build(
     worker_id: int, sock: socket.socket, page_fd: int, ring: events.EventRing, status: mmap.mmap
 ) -> tuple[worker_engine.WorkerEngine, Worker]:
-    """Return a worker's engine, and its main loop, which need each other.
+    """Return a worker's engine and its main loop, which need each other.
 
     Args:
         worker_id: The worker's number.
-        sock: Its end of the socket to the driver.
-        page_fd: The descriptor of its page, which is closed.
-        ring: What it has to tell.
-        status: The table of what runs.
+        sock: The worker's end of the socket to the driver.
+        page_fd: The descriptor of the worker's page, which is closed.
+        ring: The worker's ring of events.
+        status: The table of running work.
     """
     built: list[Worker] = []
 
@@ -189,7 +187,7 @@ def build(
 
 
 def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: int, terminal: str | None) -> int:
-    """Run a worker: the whole life of its process. Returns the exit code."""
+    """Run a worker: the whole life of its process; return the exit code."""
     faulthandler.enable(stack_fd, all_threads=False)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _write_whole_lines()
@@ -204,15 +202,15 @@ def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: i
     stacks.open_probe()
     try:
         return runner.run()
-    except BaseException as error:  # our own mistake, or a process without descriptors: the error of the death shows it
+    except BaseException as error:  # a fault of this package, or no descriptors: the error of the death shows it
         if issubclass(type(error), ConnectionError) and _is_hung_up(sock):
-            return 1  # the driver was killed while this was sent: there is nobody to tell
+            return 1  # the driver was killed during a send, and cannot read an error
         os.write(2, f"A Hocket worker could not go on:\n{texts.format_error(error)}".encode(errors="replace"))
         return 1
 
 
 def _is_hung_up(sock: socket.socket) -> bool:
-    """Tell whether nobody is at the other end of a socket, or this end is closed."""
+    """Tell whether either end of a socket is closed."""
     if sock.fileno() < 0:
         return True
     poll = select.poll()

@@ -1,10 +1,10 @@
 """Values come to a worker from the driver, on request, or by a direct channel.
 
-Small values that were fetched once are kept while a handle on them lives; large ones are mapped anew for each `get`.
+Small values that were fetched once are kept while a handle on them lives; large values are mapped anew for each `get`.
 
 The driver counts, for each worker, how often it gave the worker a reference (`receipts` here). When the last handle of
 this process is collected, all receipts go back in one `DROP`. Handles for references in queued work are made on arrival
-and kept with the work, so that a `DROP` can never give back a receipt that is still needed.
+and kept with the work: a `DROP` can never give back a receipt that is still needed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from hocket.engine.local.worker_engine import duty
 
 @final
 class WorkerHandles(contract.Handles):
-    """Handles, with what the driver has counted for them.
+    """Handles, with the driver's counts for them.
 
     Args:
-        engine: Whose they are.
-        lock: The engine's.
-        driver: The way to the driver.
-        own: Which session it is.
+        engine: The engine of the handles.
+        lock: The engine's lock.
+        driver: The channel to the driver.
+        own: Knows the session.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class Arrivals:
     """Values that have come, and values to come. Every method is called with the engine's lock held.
 
     Args:
-        driver: The way to the driver.
+        driver: The channel to the driver.
         known: The process's handles.
-        due: What is called back when a value has come.
+        due: Receives the callbacks of values that have come.
     """
 
     def __init__(self, driver: journal.JournalChannel, known: WorkerHandles, due: deque[Callable[[], None]]) -> None:
@@ -98,7 +98,7 @@ class Arrivals:
         self.expected: set[int] = set()
         #: Objects that a `wait` needs: if the direct channel breaks, the worker asks the driver about them.
         self._watched: set[int] = set()
-        #: Objects of ours that the driver does not know.
+        #: Objects of this process that the driver does not know.
         self._private: set[int] = set()
         #: Objects in `expected` that this process has promised to the driver.
         self._promised: set[int] = set()
@@ -113,7 +113,7 @@ class Arrivals:
         return object_id in self.values or object_id in self._ready
 
     def have_come(self, missing: set[int]) -> bool:
-        """Tell whether a wait for all of these is over; ask for what nobody has asked for."""
+        """Tell whether a wait for all of these is over; ask the driver for values that were not asked for yet."""
         for object_id in list(missing):
             found = self.values.get(object_id)
             if found is not None:
@@ -128,20 +128,20 @@ class Arrivals:
         return not missing
 
     def watch(self, object_id: int) -> None:
-        """Have it told when an object is there, whose value nobody wants yet."""
+        """Learn when an object is there, without its value."""
         if object_id in self.expected:
             self._watched.add(object_id)
         else:
             self._driver.post((messages.WATCH, object_id))
 
     def when_come(self, object_id: int, callback: Callable[[], None]) -> None:
-        """Have something called when a value has come that has not."""
+        """Have a function called when a value comes that is not here yet."""
         self._callbacks.setdefault(object_id, []).append(callback)
         self.have_come({object_id})
 
     def take_once(self, object_id: int) -> Arrived | None:
-        """Return a value; a large one is for this time only, because one receipt of the driver's stands for one
-        mapping: the next `get` asks for another."""
+        """Return a value that has come. A large value is returned once: each receipt of the driver's stands for one
+        mapping, and the next `get` asks for another."""
         found = self.values.get(object_id)
         if found is not None and found.payload[0] == payloads.SEGMENT:
             del self.values[object_id]
@@ -150,16 +150,16 @@ class Arrivals:
     # --- from the driver ----------------------------------------------------------------------------------------------
 
     def note_ready(self, object_id: int) -> None:
-        """An object is at the driver."""
+        """Note that an object is at the driver."""
         self._ready.add(object_id)
 
     def take_value(self, object_id: int, payload: payloads.Payload, contained: tuple[int, ...]) -> None:
-        """The driver has sent a value."""
+        """Take a value that the driver has sent."""
         self._wanted.discard(object_id)
         held = self._handles.hold(contained)
         if payload[0] == payloads.SEGMENT:
             fd = self._driver.take_descriptor()
-            if object_id not in self._handles.receipts:  # the last handle went while it was on its way
+            if object_id not in self._handles.receipts:  # the last handle went while the value was on its way
                 os.close(fd)
                 self._driver.post((messages.UNMAP, object_id))
                 return
@@ -175,12 +175,12 @@ class Arrivals:
     # --- by a direct channel ------------------------------------------------------------------------------------------
 
     def expect(self, object_id: int) -> None:
-        """A direct call has been made that returns this."""
+        """Expect an object, which a direct call will return."""
         self.expected.add(object_id)
         self._private.add(object_id)
 
     def take_answer(self, object_id: int, payload: payloads.Payload) -> None:
-        """A value has come by a direct channel."""
+        """Take a value that has come by a direct channel."""
         self.expected.discard(object_id)
         self._watched.discard(object_id)
         if object_id in self._promised:
@@ -189,7 +189,7 @@ class Arrivals:
         self._keep(object_id, Arrived(payload, []))
 
     def give_to_driver(self, object_ids: Iterable[int]) -> None:
-        """The driver knows these objects from now on, and will bring them."""
+        """Expect these objects from the driver, which knows them from now on."""
         for object_id in object_ids:
             self.expected.discard(object_id)
             self._promised.discard(object_id)
@@ -205,13 +205,13 @@ class Arrivals:
                 self.have_come({object_id})
 
     def note_moved(self, object_id: int) -> None:
-        """A result is at the driver, because it has references inside or is large."""
+        """Note that a direct call's result is at the driver, because it has references inside or is large."""
         self.give_to_driver((object_id,))
         if object_id in self._handles.receipts:
             self._ready.add(object_id)
 
     def publish(self, refs: Sequence[contract.AnyRef]) -> None:
-        """Tell the driver of those that it does not know, because they are about to leave."""
+        """Announce private objects to the driver, because references to them are about to leave."""
         if not self._private:
             return
         for ref in refs:
@@ -226,10 +226,10 @@ class Arrivals:
             else:
                 self._driver.post((messages.PUT, object_id, found.payload, ()))
 
-    # --- what nobody wants any more -----------------------------------------------------------------------------------
+    # --- objects without handles --------------------------------------------------------------------------------------
 
     def drop(self, object_id: int) -> None:
-        """The last handle is gone: give back what the driver has counted, unless it knows nothing of the object."""
+        """Forget an object without handles, and give the driver's receipts back, unless the object is private."""
         post = self._driver.post_later
         if object_id in self._private:
             self._private.discard(object_id)
@@ -240,7 +240,7 @@ class Arrivals:
         if unread is not None and unread.payload[0] == payloads.SEGMENT:
             os.close(unread.payload[-1])
             post((messages.UNMAP, object_id))
-        unread = None  # it may hold handles on others, which would miss this round
+        unread = None  # it may hold the last handles on other objects, which this round can then drop, too
         self._ready.discard(object_id)
         receipts = self._handles.receipts.pop(object_id, 0)
         if receipts:

@@ -12,10 +12,10 @@ from hocket.engine.local import channel
 
 
 class Work(Protocol):
-    """A task or call, as far as it matters here."""
+    """The part of a task or call that matters here."""
 
     name: str
-    #: Which function; empty for a method.
+    #: The id of the function; empty for a method.
     function_id: bytes
     method: str
     extra: dict[str, Any] | None
@@ -28,23 +28,23 @@ class Running:
     __slots__ = ("is_exiting", "task_id", "work")
 
     def __init__(self) -> None:
-        #: 0 if it runs nothing.
+        #: 0 if nothing runs.
         self.task_id = 0
-        #: The work itself; None in between.
+        #: The work itself; None if nothing runs.
         self.work: Work | None = None
-        #: Whether it has asked for the end of its actor: then it has no result, whatever becomes of the exception.
+        #: Whether the work has asked for its actor's end: then it has no result, even if it catches the exception.
         self.is_exiting = False
 
     def begin(self, task_id: int, work: Work) -> None:
-        """Run a task or call."""
+        """Note that a task or call runs."""
         self.task_id, self.work, self.is_exiting = task_id, work, False
 
     def end(self) -> None:
-        """Run nothing; let go of what ran, which holds handles."""
+        """Note that nothing runs; drop the work, which holds handles."""
         self.task_id, self.work = 0, None
 
     def request_exit(self) -> None:
-        """End the actor."""
+        """Note that the work has asked for its actor's end."""
         self.is_exiting = True
 
     @property
@@ -54,7 +54,7 @@ class Running:
 
     @property
     def extra(self) -> dict[str, Any]:
-        """Facts that only some tasks have; nothing if none runs."""
+        """The facts that only some tasks have; empty if nothing runs."""
         return (self.work.extra or {}) if self.work is not None else {}
 
 
@@ -68,16 +68,16 @@ class Taker(Protocol):
         """Take work that was kept back for order. Called with the lock held."""
 
     def take_unstarted(self) -> list[tuple[int, int]]:
-        """Give back what has not been started. Called with the lock held."""
+        """Empty the queue, and return the tasks with their numbers. Called with the lock held."""
 
     def check(self) -> None:
-        """Raise what is to be raised in the thread that uses the engine. Called without the lock."""
+        """Raise the exceptions of signals' handlers in the thread that uses the engine. Called without the lock."""
 
     def note_exit(self) -> None:
         """End the actor soon, whatever runs."""
 
     def name_function(self, running: Running) -> str:
-        """Return the full name of what runs."""
+        """Return the full name of the running function."""
 
 
 class _ThreadState(threading.local):
@@ -86,15 +86,15 @@ class _ThreadState(threading.local):
 
 
 current: contextvars.ContextVar[Running] = contextvars.ContextVar("current")
-"""What the coroutine runs; not set in ordinary threads."""
+"""The work of the coroutine; not set in ordinary threads."""
 
 
 @final
 class Duty:
-    """The worker's number, its actor if it has one, and what runs.
+    """The worker's number, its actor if it has one, and the running work.
 
     Args:
-        worker_id: The number. Ids that are made here begin with it, so submitting and putting need no answer.
+        worker_id: The number. Ids that are made here begin with it, so a submission or a put needs no answer.
     """
 
     def __init__(self, worker_id: int) -> None:
@@ -103,7 +103,7 @@ class Duty:
         self.setup: dict[str, Any] = {"job_id": "", "node_id": "", "namespace": "", "has_cpu": True}
         self.actor_id = 0
         self.actor_extra: Mapping[str, Any] = {}
-        #: Tasks and calls that somebody does not want any more.
+        #: Tasks and calls that were cancelled.
         self.cancelled: set[int] = set()
         self._threads = _ThreadState()
 
@@ -113,12 +113,12 @@ class Duty:
         return current.get(None) or self._threads.running
 
     def make_ids(self, count: int) -> int:
-        """Return the first of so many ids in a row."""
+        """Return the first of so many consecutive ids."""
         first = next(self.ids)
         for _ in range(count - 1):
             next(self.ids)
         return first
 
     def become_actor(self, actor_id: int, extra: Mapping[str, Any]) -> None:
-        """The process is an actor's from now on."""
+        """Make the process an actor's from now on."""
         self.actor_id, self.actor_extra = actor_id, extra

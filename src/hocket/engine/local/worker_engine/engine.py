@@ -1,4 +1,4 @@
-"""The engine as a worker process sees it: everything is forwarded to the driver. Here its parts are put together."""
+"""The engine as a worker process sees it: it forwards everything to the driver. This module puts its parts together."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class WorkerEngine(contract.Engine):
 
     Args:
         worker_id: The worker's number.
-        sock: Its end of the socket to the driver.
-        page_fd: The descriptor of its page.
-        ring: What it has to tell.
-        build: Returns who runs what it gets. Called once, with the engine, which that needs itself.
+        sock: The worker's end of the socket to the driver.
+        page_fd: The descriptor of the worker's page.
+        ring: The worker's ring of events.
+        build: Returns the main loop, which runs the work. Called once, with the engine, which the loop needs.
     """
 
     name = "local"
@@ -54,7 +54,7 @@ class WorkerEngine(contract.Engine):
         self.reactor.watch(self.channel.fd)
 
     def _build_parts(self, made: reactor.Reactor, build: Callable[[WorkerEngine], duty.Taker]) -> inbox.Inbox:
-        """Make the parts, each of those before it."""
+        """Make the parts, each from the parts before it."""
         lock, driver, own, known = self.lock, self.channel, self.duty, self.known
         self.reactor = made
         come = self.arrivals = arrivals.Arrivals(driver, known, made.due)
@@ -94,4 +94,4 @@ class WorkerEngine(contract.Engine):
         forks.cut_off(self)
 
     def close(self) -> None:
-        """Workers are ended by their parent; a task cannot close the session that it runs in."""
+        """Do nothing: the guardian ends workers, and a task cannot close the session that it runs in."""

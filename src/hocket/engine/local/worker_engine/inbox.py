@@ -15,14 +15,14 @@ class Inbox:
     """See `reactor.Handler`. Every method is called with the lock held.
 
     Args:
-        driver: The way to the driver.
+        driver: The channel to the driver.
         come: The values that have come.
         asked: The questions to the driver.
-        waits: Those of this process.
-        direct: The ways to other workers.
-        post: What is sent.
+        waits: The waits of this process.
+        direct: The direct channels to other workers.
+        post: The outbox.
         memory: The segments of this process.
-        taker: Takes what is work.
+        taker: Takes messages that are work.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Inbox:
             return
         received = self._driver.receive()
         if received is None:
-            os._exit(0)  # the driver is gone, so nobody wants what this process does
+            os._exit(0)  # the driver is gone, and this process's work is useless
         for message in received:
             op = message[0]
             if op == messages.VALUE:

@@ -15,8 +15,8 @@ from hocket.engine.local.worker_engine import arrivals, duty, outbox, questions
 from hocket.kernel import ids
 
 DIRECT_SECONDS: Final = 0.002
-"""How long a wait for an answer by a direct channel, or for what somebody else makes, may take before the driver is
-told that its CPU is free. A guess: less than any task that the CPU could be lent to takes to get there."""
+"""How long a wait for a direct call's answer, or for an object of another process, may take before the worker reports
+that its CPU is free. A guess: less than a task takes to reach a worker with a lent CPU."""
 
 
 @final
@@ -24,18 +24,18 @@ class WorkerObjects(contract.Objects):
     """A worker's values.
 
     Args:
-        engine: Whose handles they have.
-        lock: The engine's.
-        driver: The way to the driver.
-        own: What runs.
+        engine: The engine of the values' handles.
+        lock: The engine's lock.
+        driver: The channel to the driver.
+        own: The running work.
         known: The process's handles.
         come: The values that have come.
-        post: What is sent, and when.
+        post: The outbox.
         asked: The questions to the driver.
-        direct: The ways to other workers.
+        direct: The direct channels to other workers.
         memory: The segments of this process.
-        waiters: Those who wait.
-        taker: Has work that may be given back.
+        waiters: The threads that wait.
+        taker: Has queued work that may go back to the driver.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class WorkerObjects(contract.Objects):
         self._engine, self._lock, self._driver, self._duty = engine, lock, driver, own
         self._handles, self._arrivals, self._outbox, self._questions = known, come, post, asked
         self._direct, self._store, self._waiters, self._taker = direct, memory, waiters, taker
-        #: Waits that can never end, by their numbers, and why.
+        #: Why a wait can never end, by the wait's number.
         self._deadlocks: dict[int, str] = {}
 
     # --- storing ------------------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class WorkerObjects(contract.Objects):
             return [self._open(ref._id, refs, deadline) for ref in refs]
 
     def _check_own(self, refs: Sequence[contract.AnyRef]) -> None:
-        """Raise if one was unpickled here and belongs to another session: its id may stand for something else."""
+        """Raise if a reference was unpickled here and belongs to another session, where its id means another object."""
         for ref in refs:
             if ref._engine is not self._engine:
                 raise contract.build_closed_error(ref)
@@ -132,7 +132,7 @@ class WorkerObjects(contract.Objects):
                 for object_id in unknown:
                     self._arrivals.watch(object_id)
         if enough > 0 and timeout_s == 0:
-            self._questions.ask("ping")  # the answer comes behind the news of what is there
+            self._questions.ask("ping")  # the answer comes behind the answers to `watch`
         elif enough > 0:
             try:
                 self._waiters.wait_until(
@@ -152,7 +152,7 @@ class WorkerObjects(contract.Objects):
         callback()
 
     def _fetch(self, missing: set[int], wanted: int, timeout_s: float | None) -> None:
-        """Wait until these have come, or one of them is an error."""
+        """Wait until these values have come, or one of them is an error."""
         have_come = self._arrivals.have_come
         if self._is_close(missing):
             patience_s = DIRECT_SECONDS if timeout_s is None else min(DIRECT_SECONDS, timeout_s)
@@ -172,24 +172,24 @@ class WorkerObjects(contract.Objects):
             self._unblock(number)
 
     def _is_close(self, missing: set[int]) -> bool:
-        """Tell whether the values may be there, or come, before the driver has read that we wait: an answer by a direct
-        channel, or what somebody else made. A task of our own is not: it may need the CPU that we hold.
+        """Tell whether the values may come before the driver could read that this thread waits: answers by a direct
+        channel, and objects of other processes. A result of this worker's own task is not close: the task may need the
+        CPU that this worker holds.
         """
         expected, own_id = self._arrivals.expected, self._duty.worker_id
         return all(object_id in expected or object_id >> 40 != own_id for object_id in missing)
 
     def _look_once(self, missing: set[int], wanted: int, timeout_s: float) -> None:
-        """Fetch what is there, without waiting for what is not: the driver answers in order, so one question is
-        enough."""
+        """Fetch the values that are there, without a wait for others."""
         with self._lock:
             self._arrivals.have_come(missing)
-        self._questions.ask("ping")
+        self._questions.ask("ping")  # the driver answers in order: when it answers this, the values have come
         with self._lock:
             if not self._arrivals.have_come(missing):
                 raise rules.build_timeout_error(len(missing), wanted, timeout_s)
 
     def wait_lending(self, is_done: Callable[[], bool]) -> None:
-        """Wait for what others do; if it takes longer than a moment, the CPU is theirs meanwhile."""
+        """Wait for other processes; if that takes longer than a moment, the driver may lend the CPU meanwhile."""
         if self._waiters.wait_until(is_done, DIRECT_SECONDS):
             return
         number = next(self._duty.ids)
@@ -201,15 +201,15 @@ class WorkerObjects(contract.Objects):
             self._unblock(number)
 
     def _block(self, number: int, wanted: tuple[int, ...], missing: tuple[int, ...], needed: int = 0) -> None:
-        """Tell the driver that a thread waits, unless the driver knows better: what is missing here may be there.
+        """Report to the driver that a thread waits. The driver ignores that if the missing objects are there.
 
         Called with the lock held.
 
         Args:
-            number: Our name for the wait.
-            wanted: What it waits for until it comes; nothing if the wait has a time-out.
-            missing: What it waits for.
-            needed: How many of these end it; 0 is all of them, or the first error.
+            number: The wait's number.
+            wanted: The objects that it waits for without limit; empty if the wait has a time-out.
+            missing: The objects that it waits for.
+            needed: How many of these end the wait; 0: all of them, or the first error.
         """
         direct = []
         if self._arrivals.expected:
@@ -223,16 +223,16 @@ class WorkerObjects(contract.Objects):
         self._driver.post((messages.BLOCK, unstarted, number, task_id, wanted, needs_all, direct, missing, needed))
 
     def _unblock(self, number: int) -> None:
-        """A wait is over."""
+        """Report that a wait is over; raise if it was a deadlock."""
         with self._lock:
             self._driver.post((messages.UNBLOCK, number))
-            self._outbox.send_later()  # or our CPU stays lent
+            self._outbox.send_later()  # else this worker's CPU stays lent
             text = self._deadlocks.pop(number, None)
         if text is not None:
             raise exceptions.DeadlockError(text)
 
     def note_deadlock(self, number: int, text: str) -> None:
-        """The driver says that a wait can never end. Called with the lock held."""
+        """Note the driver's report that a wait can never end. Called with the lock held."""
         self._deadlocks[number] = text
 
     # --- generators ---------------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ class WorkerObjects(contract.Objects):
     def take_item(self, stream: contract.ObjectRef[object], index: int) -> contract.AnyRef:
         with self._lock:
             self._driver.post((messages.TAKE, stream._id, index))
-            self._outbox.send_later()  # the generator may wait for it
+            self._outbox.send_later()  # the generator may wait for its reader
             return self._handles.own(ids.build_item_id(stream._id, index))
 
     def lift_bound(self, stream: contract.ObjectRef[object]) -> None:
@@ -260,7 +260,7 @@ class WorkerObjects(contract.Objects):
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def _open(self, object_id: int, refs: Sequence[contract.AnyRef], deadline: float | None) -> object:
-        """Return one of the values; raise if it, or another one that has arrived, is an error."""
+        """Return one of the values; raise if this value, or another that has arrived, is an error."""
         while True:
             with self._lock:
                 found = self._arrivals.take_once(object_id)
@@ -273,7 +273,7 @@ class WorkerObjects(contract.Objects):
             self._fetch({object_id}, len(refs), None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     def open_payload(self, object_id: int, found: arrivals.Arrived) -> object:
-        """Return a value that has arrived; raise it if it is an error."""
+        """Return a value that has arrived; raise the exception of an error."""
         payload = found.payload
         if payload[0] == payloads.SEGMENT:
             fd = payload[-1]
@@ -284,14 +284,14 @@ class WorkerObjects(contract.Objects):
         return payloads.open_payload(payload, found.held)
 
     def open_code(self, found: arrivals.Arrived) -> object:
-        """Return a function that has arrived. If it cannot be loaded, `found` stays as it is, and this may be called
-        again."""
+        """Return a function that has arrived. If the function cannot be loaded, `found` stays as it is for another
+        try."""
         payload = found.payload
         if payload[0] != payloads.SEGMENT:
             return payloads.open_payload(payload, found.held)
         is_loaded = is_unmapped = False
 
-        def note_unmapped() -> None:  # the driver hears of it once, and only when the descriptor is closed, too
+        def note_unmapped() -> None:  # reported once, and only when the descriptor is closed, too
             nonlocal is_unmapped
             is_unmapped = True
             if is_loaded:

@@ -14,40 +14,40 @@ from hocket.engine.local.worker_engine import arrivals
 from hocket.kernel import metrics as kernel_metrics
 
 NOTES_SECONDS: Final = 0.1
-"""How long the driver may not know of a direct call that is over."""
+"""How long the note of a direct call that is over may wait."""
 
 MAX_NOTES: Final = 1000
-"""How many direct calls the driver is told of at a time; of more, the last ones. They are for those who look, so they
-never fill the socket of a driver that computes: an actor that answers 90,000 calls a second would wait for it."""
+"""How many notes of direct calls are sent at a time; of more, the last ones. Notes are for inspection only. They must
+not fill the socket of a busy driver: an actor that answers 90,000 calls a second would wait for it."""
 
 METRICS_SECONDS: Final = 1.0
-"""How long what a running task counts may wait for company at most, if it goes on counting."""
+"""How long a running task's metrics may wait to be sent with other messages, if the task goes on counting."""
 
 
 class Pace(Protocol):
-    """The one who decides when unsent messages go."""
+    """The part that decides when unsent messages go."""
 
     def flush_soon(self) -> None:
-        """Send what is unsent now, or, on an event loop, at the end of its round. Called without the lock."""
+        """Send all unsent messages now, or, on an event loop, at the end of its round. Called without the lock."""
 
     def flush_later(self) -> None:
-        """Have what is unsent sent within some ticks, whatever this thread does next. Called with the lock held."""
+        """Have unsent messages sent within some ticks, whatever this thread does next. Called with the lock held."""
 
 
 @final
 class Outbox:
-    """The way to the driver and to other workers.
+    """The messages to the driver and to other workers.
 
     Args:
-        engine: Whose handles may have been dropped, and what it has counted.
-        lock: The engine's.
-        driver: The way to the driver.
-        direct: Those to other workers.
+        engine: The engine, with dropped handles and metrics.
+        lock: The engine's lock.
+        driver: The channel to the driver.
+        direct: The direct channels to other workers.
         known: The process's handles.
         come: The values that have come.
         memory: The segments of this process.
-        ring: What this process has to tell; written with the lock held.
-        waiters: Those who wait.
+        ring: The process's ring of events; written with the lock held.
+        waiters: The threads that wait.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class Outbox:
         self._handles, self._arrivals, self._store, self.ring, self._waiters = known, come, memory, ring, waiters
         self._pace: Pace = self
         self.last_flush = 0.0
-        #: Direct calls that are over, and that the driver has not been told of.
+        #: Unsent notes of direct calls that are over.
         self.notes = deque[tuple[int, str, float, float, str | None, str]](maxlen=MAX_NOTES)
         self._notes_sent = 0.0
         self._unmapped: deque[int] = deque()
 
-    # --- when ---------------------------------------------------------------------------------------------------------
+    # --- the moments --------------------------------------------------------------------------------------------------
 
     def set_pace(self, pace: Pace) -> None:
-        """Leave it to somebody else when to send: an event loop."""
+        """Let another part, an event loop, decide when to send."""
         self._pace = pace
 
     def send_soon(self) -> None:
@@ -93,13 +93,13 @@ class Outbox:
         self._waiters.nudge()
 
     def flush_if_old(self) -> None:
-        """Send what is unsent if the last time was long ago."""
+        """Send all unsent messages if the last sending was more than `METRICS_SECONDS` ago."""
         if time.perf_counter() - self.last_flush > METRICS_SECONDS:
             self.flush_soon()
 
     def before_wait(self) -> float | None:
-        """Send everything that is unsent; return how long to wait at most, if there is something to send later. Called
-        with the lock held."""
+        """Send all unsent messages; return how long to wait at most if notes remain to be sent. Called with the lock
+        held."""
         self.drain_dropped()
         if self.notes:
             now = time.perf_counter()
@@ -124,28 +124,27 @@ class Outbox:
         self.last_flush = time.perf_counter()
 
     def has_unsent(self) -> bool:
-        """Tell whether anything waits to be sent."""
+        """Tell whether any message waits to be sent."""
         return self._driver.has_unsent() or self._direct.has_unsent()
 
     def owes(self) -> bool:
         """Tell whether values that were promised to the driver have not come yet, or calls have not been sent."""
         return self._arrivals.owes() or self._direct.is_clogged()
 
-    # --- what ---------------------------------------------------------------------------------------------------------
+    # --- the messages -------------------------------------------------------------------------------------------------
 
     def note(self, kind: events.Kind, name: str, started: float, seconds: float, subject: int) -> None:
-        """Write down what this process spent time on beside its tasks; see `events.note`."""
+        """Record a span of this process's time outside its tasks; see `events.note`."""
         with self._lock:
             self.ring.record(kind, name, started, seconds, subject)
 
     def post_metrics(self) -> None:
-        """Send what has been counted; before a result, so that its reader also sees what was counted on the way."""
+        """Post the metrics. Posted before a result, they are there for the reader of the result."""
         with self._engine.metrics.lock:
             self._driver.post((messages.METRICS, self._engine.metrics.store.take()))
 
     def send_payload(self, payload: payloads.Payload) -> payloads.Payload:
-        """Put the descriptor of a payload's segment on its way. Called with the lock held, in the order of the
-        messages."""
+        """Put the descriptor of a payload's segment in the outbox. Called with the lock held, in order of messages."""
         if payload[0] == payloads.SEGMENT:
             self._driver.outbox_fds.append(self._store.pool.used[payload[2]].fd)
         return payload
@@ -153,7 +152,7 @@ class Outbox:
     # --- handles that are gone ----------------------------------------------------------------------------------------
 
     def drain_dropped(self) -> None:
-        """Give back what was counted for handles that have been garbage-collected. Called with the lock held."""
+        """Give back the counts of handles that have been garbage-collected. Called with the lock held."""
         known = self._handles
         while self._unmapped:
             self._driver.post_later((messages.UNMAP, self._unmapped.popleft()))
@@ -167,9 +166,9 @@ class Outbox:
                 self._arrivals.drop(object_id)
 
     def note_unmapped(self, object_id: int) -> None:
-        """Called by a finalizer, in any thread at any moment, so without a lock."""
+        """Note the end of a mapping. A finalizer calls this in any thread at any moment, so without a lock."""
         self._unmapped.append(object_id)
-        self._engine.dropped.append(contract.NO_ID)  # if somebody sleeps, it wakes
+        self._engine.dropped.append(contract.NO_ID)  # wakes a thread that sleeps
 
 
 @final
@@ -177,7 +176,7 @@ class WorkerMetrics(contract.Metrics):
     """Counts and measurements that a worker has not sent.
 
     Args:
-        send: Sends it, if what was sent last is old.
+        send: Sends unsent messages, if the last sending was long ago.
     """
 
     def __init__(self, send: Callable[[], None]) -> None:

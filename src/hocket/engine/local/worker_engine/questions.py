@@ -1,4 +1,4 @@
-"""A worker's question for the driver, and its answer."""
+"""A worker's questions to the driver, and their answers."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from hocket.kernel import resources
 
 @final
 class Questions:
-    """Asks the driver.
+    """The questions to the driver.
 
     Args:
-        lock: The engine's.
-        driver: The way to the driver.
+        lock: The engine's lock.
+        driver: The channel to the driver.
         own: Makes the questions' numbers.
         known: The process's handles.
         come: The values that have come.
-        waiters: Those who wait.
+        waiters: The threads that wait.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class Questions:
     ) -> None:
         self._lock, self._driver, self._duty = lock, driver, own
         self._handles, self._arrivals, self._waiters = known, come, waiters
-        #: Of the questions that somebody waits for; None as long as it has not come.
+        #: The answers that a thread waits for, by question; None before the answer comes.
         self._answers: dict[int, tuple[bool, bytes, list[contract.AnyRef]] | None] = {}
         #: The stores that wait for room, by question.
         self._of_room: dict[int, store.WorkerStore] = {}
 
     def ask(self, method: str, *args: object, **kwargs: object) -> Any:
-        """Have the driver call what it knows under a name, and wait for what that returns, or raises."""
+        """Have the driver call its function of a name; return the result, or raise its exception."""
         encoded = values.encode_whole((args, kwargs))
         with self._lock:
             self._arrivals.publish(encoded.refs)
@@ -53,7 +53,7 @@ class Questions:
         return self._wait(question_id)
 
     def ask_room(self, memory: store.WorkerStore, needed: int) -> bool:
-        """Ask for room for a new segment, and wait until it is granted or refused."""
+        """Ask for room for a new segment; return whether the driver grants it."""
         with self._lock:
             question_id = self._open()
             self._of_room[question_id] = memory
@@ -66,7 +66,7 @@ class Questions:
         return str(self.ask("explain_full", size, reason, is_disk))
 
     def _open(self) -> int:
-        """Return the number of a question that is about to be asked."""
+        """Return the number of a new question."""
         question_id = next(self._duty.ids)
         self._answers[question_id] = None
         return question_id
@@ -74,7 +74,7 @@ class Questions:
     def _wait(self, question_id: int) -> Any:
         try:
             self._waiters.wait_until(lambda: self._answers[question_id] is not None)
-        finally:  # whoever is interrupted waits no longer: the answer, and the references in it, are for nobody then
+        finally:  # also after an interrupt: then the answer, and the references in it, are dropped
             answer = self._answers.pop(question_id)
         assert answer is not None
         ok, data, held = answer
@@ -88,9 +88,9 @@ class Questions:
             del answer  # else the error and this frame hold each other, and what the frames above hold
 
     def take_answer(self, question_id: int, ok: bool, data: bytes, contained: tuple[int, ...]) -> None:
-        """The driver has answered. Called with the lock held."""
+        """Take an answer of the driver. Called with the lock held."""
         memory = self._of_room.pop(question_id, None)
-        if memory is not None:  # counted here, because who asked may have been interrupted meanwhile
+        if memory is not None:  # counted here, because the thread that asked may have been interrupted meanwhile
             memory.credit(*pickle.loads(data))
         held = self._handles.hold(contained)
         if question_id in self._answers:
@@ -99,11 +99,11 @@ class Questions:
 
 @final
 class AskedActors(contract.Actors):
-    """Actors and their names, of which the driver knows.
+    """Actors and their names, which only the driver knows.
 
     Args:
-        questions: Asks it.
-        own: What runs.
+        questions: The questions to the driver.
+        own: The running work.
         taker: Ends the actor of this process soon, whatever runs.
     """
 
@@ -134,10 +134,10 @@ class AskedActors(contract.Actors):
 
 @final
 class AskedResources(contract.Resources):
-    """Resources and placement groups, of which the driver knows.
+    """Resources and placement groups, which only the driver knows.
 
     Args:
-        questions: Asks it.
+        questions: The questions to the driver.
     """
 
     def __init__(self, questions: Questions) -> None:
@@ -170,9 +170,9 @@ class WorkerView(contract.View):
     """See `contract.View`.
 
     Args:
-        own: What runs.
+        own: The running work.
         asked: The questions to the driver.
-        taker: Knows the functions.
+        taker: Knows the functions' names.
     """
 
     def __init__(self, own: duty.Duty, asked: Questions, taker: duty.Taker) -> None:

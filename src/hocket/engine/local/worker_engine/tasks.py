@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from hocket.kernel import records
 
 _ONE_CPU: Final = (("CPU", resources.UNIT),)
-"""What most tasks ask for; whether it can be had is known without a question."""
+"""The demand of most tasks; the worker knows without a question whether it can be had."""
 
 
 @final
 class WorkerTasks(contract.Tasks):
-    """Hands work in.
+    """The submission of a worker's own tasks, actors and calls.
 
     Args:
-        lock: The engine's.
-        driver: The way to the driver.
-        own: What runs.
+        lock: The engine's lock.
+        driver: The channel to the driver.
+        own: The running work.
         known: The process's handles.
         come: The values that have come.
-        post: What is sent, and when.
+        post: The outbox.
         asked: The questions to the driver.
-        direct: The ways to other workers.
+        direct: The direct channels to other workers.
         memory: The segments of this process.
-        taker: Says what is to be raised.
+        taker: Raises the exceptions of signals' handlers.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class WorkerTasks(contract.Tasks):
         payload: payloads.Payload | None,
         options: records.TaskOptions,
     ) -> list[contract.AnyRef] | None:
-        """Make a call by a direct channel; None if there is none. Called with the lock held."""
+        """Make a call by a direct channel; return None if there is no channel. Called with the lock held."""
         direct = self._direct.find_channel(actor._id)
         if direct is None:
             return None
@@ -189,10 +189,10 @@ class WorkerTasks(contract.Tasks):
                     return
         self._questions.ask("cancel", ref, force=force, recursive=recursive)
 
-    # --- what is sent along -------------------------------------------------------------------------------------------
+    # --- options, functions and arguments -----------------------------------------------------------------------------
 
     def _encode_options(self, options: records.TaskOptions | records.ActorOptions) -> bytes:
-        import cloudpickle  # here, because the driver loads this module too
+        import cloudpickle  # imported here, because the driver loads this module too
 
         blob: bytes = cloudpickle.dumps(options)
         self._options_blobs[options] = blob
@@ -207,7 +207,7 @@ class WorkerTasks(contract.Tasks):
         with self._lock:
             if function.id not in self._exported:
                 self._exported.add(function.id)
-                # References in its closure live as long as it can be called.
+                # References in the function's closure live as long as it can be called.
                 self._handles.pinned.extend(function.captured)
                 self._driver.post((messages.EXPORT, function.id, self._outbox.send_payload(payload), function.name))
 

@@ -1,12 +1,11 @@
-"""Meshes and layouts on JAX: a value is one global array, and XLA finds what an operation's result is spread like.
+"""Meshes and layouts on JAX: a value is one global array, and XLA chooses the layouts of results.
 
-`values` says what a value is. A relayout is ours (`relayouts`): ``shard_map`` with the steps of the plan, so no more
-bytes move than the algebra says. Inside of a function that JAX traces the layout is not known; there it is a
-constraint, and XLA finds the way. `backend` has the verbs, and `compiled` reads what XLA
-has made.
+`values` has the class of values. Relayouts use our plans (`relayouts`): ``shard_map`` with the plan's steps, so the
+bytes moved are those that the plan counts. Inside a function that JAX traces, layouts are unknown: a relayout becomes a
+constraint, and XLA finds the way. `backend` implements the contract, and `compiled` measures compiled programs.
 
-Over several processes a mesh has the devices of all of them (`devices`, `processes`), and all call the same in the same
-order. A process keeps what its devices have; XLA's collectives between processes are gloo's, or NCCL's.
+Over several processes a mesh has the devices of all of them (`devices`, `processes`), and all make the same calls in
+the same order. A process keeps the parts on its own devices. XLA's collectives between processes are gloo's or NCCL's.
 """
 
 from hocket.mesh.backends.jax.backend import BACKEND as BACKEND

@@ -1,4 +1,4 @@
-"""The verbs of `hocket.mesh`, by JAX."""
+"""JAX's implementation of the backend contract."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hocket.mesh.backends import contract
 from hocket.mesh.backends.jax import devices, processes, relayouts, values
 
 _ALIGNMENT: Final = 64
-"""Of XLA's arrays on processors, in bytes."""
+"""The alignment of XLA's arrays on CPUs, in bytes."""
 
 T = TypeVar("T")
 
 
 @final
 class JaxBackend(contract.Backend):
-    """JAX."""
+    """The backend for JAX."""
 
     name = "jax"
     more_devices = (
@@ -53,7 +53,7 @@ class JaxBackend(contract.Backend):
                 f"A mesh of {count} devices cannot be made of {size} processes, each with as many. Use a multiple of "
                 f"{size}."
             )
-        self.list_devices(device_type, each)  # so that there are as many, if nothing has used JAX
+        self.list_devices(device_type, each)  # makes as many devices, if JAX is still unused
         by_process: dict[int, list[str]] = {}
         for device in jax.devices(device_type.lower()):
             by_process.setdefault(device.process_index, []).append(devices.name_device(device))
@@ -77,13 +77,13 @@ class JaxBackend(contract.Backend):
         return named, functools.partial(jax.tree_util.tree_unflatten, structure)
 
     def prepare_to_load(self, tree: Any, names: Sequence[str]) -> None:
-        pass  # it has no optimizers that are objects
+        pass  # JAX has no optimizer objects
 
     def is_value(self, value: object) -> bool:
         return isinstance(value, (values.JaxTensor, jax.Array))
 
     def distribute(self, value: Any, layout: layouts.Layout) -> values.JaxTensor:
-        array = value.native if isinstance(value, values.JaxTensor) else value  # numpy's is cut before it is copied
+        array = value.native if isinstance(value, values.JaxTensor) else value  # numpy arrays are cut before copying
         if isinstance(array, jax.core.Tracer):
             return self._constrain(array, layout)
         layout.local_shape_from_global_shape(array.shape)
@@ -111,7 +111,7 @@ class JaxBackend(contract.Backend):
     def unpack(self, value: tensors.DTensor) -> list[Any]:
         assert isinstance(value, values.JaxTensor)
         by_device = {shard.device: shard.data for shard in value.raw.addressable_shards}
-        local = value.layout.local_shape_from_global_shape(value.shape)  # JAX does not cut what has no elements
+        local = value.layout.local_shape_from_global_shape(value.shape)  # JAX does not cut empty arrays
         ordered = devices.get_mesh(value.mesh).devices.flat
         return [by_device[device].reshape(local) for device in ordered if device in by_device]
 
@@ -119,7 +119,7 @@ class JaxBackend(contract.Backend):
         assert isinstance(value, values.JaxTensor)
         if isinstance(value.raw, jax.core.Tracer):
             return self._constrain(value.native, layout)
-        if not value.size:  # XLA's collectives refuse it
+        if not value.size:  # XLA's collectives refuse empty arrays
             empty = np.zeros(layout.local_shape_from_global_shape(value.shape), value.dtype)
             return self.pack([empty] * len(self.list_local(layout.mesh)), layout)
         run = relayouts.compile_plan(value.layout, layout, value.shape, value.dtype.itemsize)
@@ -194,7 +194,7 @@ class JaxBackend(contract.Backend):
     def register_variable(self, kind: type[Any]) -> None:
         if kind not in self._variables:
             self._variables.add(kind)
-            # Inside of a function that JAX transforms a variable is its value, which nothing can be assigned to.
+            # In a function that JAX transforms, a variable becomes its value, which cannot be assigned to.
             jax.tree_util.register_pytree_node(kind, lambda one: ((one.value,), None), lambda _, values: values[0])
 
     def wait_for_all(self, mesh: meshes.Mesh) -> None:
@@ -211,12 +211,12 @@ BACKEND: Final = JaxBackend()
 
 
 def _copy_if_host(value: object) -> object:
-    """Return a numpy array's copy, in C order, which JAX can take over as it is; and anything else as it is.
+    """Return a copy of a numpy array, in C order and aligned for JAX; return other values unchanged.
 
-    JAX does not copy a numpy array whose memory begins at a multiple of 64 bytes when it puts it onto a processor: the
-    value then changes when the program fills its buffer again, as loaders do (measured with jax 0.10,
-    ``may_alias=False`` too). Where the memory begins is chance. So what is given is copied here, once, to where JAX
-    takes it over without a second copy; replicas then share it.
+    JAX does not copy a numpy array to a CPU device if its memory begins at a multiple of 64 bytes. The value then
+    changes when the program refills its buffer, as data loaders do (measured with jax 0.10, ``may_alias=False`` too).
+    An array's alignment is chance. So arrays are copied here, once, to aligned memory that JAX takes over without a
+    second copy. Replicas then share the memory.
     """
     if not isinstance(value, np.ndarray) or value.dtype == object:
         return value
@@ -228,7 +228,7 @@ def _copy_if_host(value: object) -> object:
 
 
 def _check_width(value: object) -> None:
-    """Raise if an array has numbers that JAX would change: it has 32 bits for each without ``jax_enable_x64``."""
+    """Raise if JAX would change an array's numbers: without ``jax_enable_x64`` each has 32 bits."""
     if (
         not isinstance(value, np.ndarray)
         or value.dtype.kind not in "iuf"
@@ -251,12 +251,12 @@ def _check_width(value: object) -> None:
 def exchange_sides(function: Callable[..., T]) -> Callable[..., T]:
     """Return the same function without the transpositions that a product can spare. For ``jax.jit``.
 
-    JAX's gradient of ``x @ weights`` by the weights is ``(slope.T @ x).T``. On one device XLA turns the two around, and
-    there is nothing to transpose. On several the terms are summed between the product and the transposition, which then
-    stays: each device reads its sum against the order of memory. So a compiled step is rewritten before XLA divides it:
-    ``(a @ b).T`` becomes ``b.T @ a.T``, which is one `dot_general` with its sides exchanged. The result is the same, up
-    to the order of a sum. Of the reference network's step on 8 virtual devices that saves 3 to 5% of the processors'
-    time (measured).
+    JAX's gradient of ``x @ weights`` by the weights is ``(slope.T @ x).T``. On one device XLA swaps the two sides,
+    which removes the transposition. On several devices a sum stands between product and transposition, so the
+    transposition stays, and each device reads its sum against the order of memory. Therefore a compiled step is
+    rewritten before XLA partitions it: ``(a @ b).T`` becomes ``b.T @ a.T``, one `dot_general` with its sides exchanged.
+    The result is the same, except for the order of a sum. For the reference network's step on 8 virtual devices this
+    saves 3 to 5% of CPU time (measured).
     """
 
     def call(*args: object) -> T:
@@ -270,7 +270,7 @@ def exchange_sides(function: Callable[..., T]) -> Callable[..., T]:
 
 
 def _rewrite(program: Any) -> object:
-    """Return a program with a product in the place of each transposition that it can spare."""
+    """Return a program with each removable transposition replaced with a product."""
     products = {step.outvars[0]: step for step in program.eqns if step.primitive is jax.lax.dot_general_p}
 
     def replace(step: Any) -> object:
@@ -281,7 +281,7 @@ def _rewrite(program: Any) -> object:
 
 
 def _find_product(step: Any, products: dict[Any, Any]) -> object:
-    """Return the product that a step transposes, if exchanging its sides does the same."""
+    """Return the product that a step transposes, if exchanging the product's sides has the same effect."""
     if step.primitive is not jax.lax.transpose_p or isinstance(step.invars[0], core.Literal):
         return None
     source = products.get(step.invars[0])
@@ -291,7 +291,7 @@ def _find_product(step: Any, products: dict[Any, Any]) -> object:
     wanted = source.params.get("out_sharding")
     if batch or (wanted is not None and any(entry is not None for entry in wanted.spec)):
         return None
-    first = source.invars[0].aval.ndim - len(contracted)  # so many dims of the result are the left side's
+    first = source.invars[0].aval.ndim - len(contracted)  # number of the result's dims that come from the left side
     order = (*range(first, len(step.params["permutation"])), *range(first))
     return source if tuple(step.params["permutation"]) == order else None
 
@@ -308,12 +308,12 @@ def _exchange(source: Any) -> Any:
 def _finish(values: T, mesh: meshes.Mesh) -> T:
     """Wait for values if their devices share a processor's threads, and return them.
 
-    JAX queues what devices compute and returns at once. On virtual devices of the processor each program takes a
-    thread of one pool for each device, and waits in it at each sum until all devices have come. A loop that never reads
-    a result queues hundreds; then the devices of different programs hold each other's threads, and XLA ends the process
-    after 40 seconds ("Termination timeout"; measured on 2 processors with 8 devices, plain JAX too). So there one
-    program is queued at a time. That costs the time that Python takes between two, which overlaps with nothing then: a
-    program that reads its loss at each step loses nothing.
+    JAX queues computations and returns at once. On virtual CPU devices, each program takes a thread of one pool for
+    each device, and blocks it at each sum until all devices arrive. A loop that never reads a result queues hundreds of
+    programs. Then devices of different programs hold each other's threads, and XLA ends the process after 40 seconds
+    ("Termination timeout"; measured on 2 processors with 8 devices, plain JAX too). So one program at a time is queued
+    there. The cost is that Python's time between two programs no longer overlaps with computation; a program that reads
+    its loss at each step loses nothing.
     """
     if mesh.size > 1 and all(name.startswith("CPU:") for name in mesh.devices):
         jax.block_until_ready(values)

@@ -1,6 +1,6 @@
-"""Transfers of compiled programs of JAX between devices, read from their text (HLO).
+"""Counts the bytes that compiled JAX programs move between devices, from the programs' text (HLO).
 
-XLA decides, so this is what comes of layouts, and no plan. Each collective counts once, also what a loop repeats.
+XLA chooses these transfers, so they are its result, not a plan. Each collective counts once, even in a loop.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ _GROUPS: Final = re.compile(
 
 
 def count_received(text: str) -> dict[str, int]:
-    """Return how many bytes each device receives in one execution of a program, by the kind of collective.
+    """Return the bytes that each device receives in one execution of a program, by the kind of collective.
 
-    Of an all-reduce of n bytes among k devices these are 2 n (k - 1) / k.
+    For an all-reduce of n bytes among k devices these are 2 n (k - 1) / k.
 
     Args:
-        text: The compiled program's.
+        text: The text of the compiled program.
     """
     found = dict.fromkeys(KINDS, 0)
     for line in _LINE.finditer(_COMMENT.sub("", text)):
         result = sum(_count_bytes(array) for array in _ARRAY.finditer(line["result"]))
         if line["start"] and line["result"].startswith("("):
-            result //= 2  # it names what is sent and what comes of it, of which all-reduce has one
+            result //= 2  # a -start names its input and its result, except for all-reduce
         found[line["kind"]] += _count_share(line["kind"], result, _find_size(line["rest"]))
     return found
 
 
 def _count_bytes(array: re.Match[str]) -> int:
-    bits = int(re.sub(r"\D", "", array["type"]) or 8)  # f32; pred has a byte
+    bits = int(re.sub(r"\D", "", array["type"]) or 8)  # as in f32; pred takes a byte
     return math.prod([int(dim) for dim in array["dims"].split(",") if dim]) * max(bits // 8, 1)
 
 
 def _find_size(rest: str) -> int:
-    """Return how many devices a collective is among."""
+    """Return the number of devices in a group of a collective."""
     groups = _GROUPS.search(rest)
     if groups is None:
         return len(jax.devices())
@@ -66,18 +66,18 @@ def _count_share(kind: str, result: int, size: int) -> int:
 
 @final
 class Programs:
-    """The programs that are compiled from now on: which of them receives most.
+    """The programs compiled since this object was made, and the largest traffic among them.
 
-    A program is gone with the function that it was compiled for, so `look` is called while they are in use.
+    A program goes with the function that it was compiled for, so call `look` while the functions are in use.
     """
 
     def __init__(self) -> None:
         self.received: Mapping[str, int] = dict.fromkeys(KINDS, 0)
-        """Bytes that each device receives in one execution of that program, by the kind of collective."""
+        """Bytes that each device receives in one execution of the program that receives most, by kind of collective."""
         self._known = set(_list_programs())
 
     def look(self) -> None:
-        """Look at what was compiled since."""
+        """Look at the programs compiled since the last look."""
         for text in _list_programs():
             if text not in self._known:
                 self._known.add(text)
@@ -85,7 +85,7 @@ class Programs:
 
 
 def _list_programs() -> Iterator[str]:
-    """Give the texts of the programs that there are."""
+    """Yield the texts of all compiled programs."""
     for program in jax.local_devices()[0].client.live_executables():
         for module in program.hlo_modules():
             yield module.to_string()

@@ -1,4 +1,4 @@
-"""JAX's devices, its meshes of them, and its word for a layout."""
+"""JAX's devices, its meshes, and its form of layouts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hocket.mesh.backends.jax import processes
 
 @functools.lru_cache(maxsize=64)
 def get_mesh(mesh: meshes.Mesh) -> jax.sharding.Mesh:
-    """Return JAX's mesh of these devices.
+    """Return JAX's mesh of the same devices.
 
     Raises:
         ValueError: A device does not exist.
@@ -38,33 +38,33 @@ def _list_kinds() -> set[str]:
 
 
 def name_device(device: Any) -> str:
-    """Return what we call a device of JAX."""
+    """Return our name of a JAX device."""
     return f"{device.platform.upper()}:{device.id}"
 
 
 def find_sharding(layout: layouts.Layout) -> NamedSharding:
-    """Return JAX's word for a layout; terms of a sum have a dim of their own, ahead of the others."""
+    """Return JAX's sharding for a layout. Each axis with terms of a sum has a dim of its own, ahead of the others."""
     return NamedSharding(get_mesh(layout.mesh), find_spec(layout))
 
 
 def find_spec(layout: layouts.Layout) -> PartitionSpec:
-    """Return which axes cut each dim, in JAX's word."""
+    """Return the partition spec of a layout: the axes that cut each dim, in JAX's form."""
     return PartitionSpec(*layout.partial, *(axes or None for axes in layout.axes))
 
 
 def want_cpus(count: int) -> None:
-    """Have so many virtual devices, if nothing has used JAX yet; else there are as many as there are."""
+    """Ask JAX for `count` virtual devices; has no effect if the program has used JAX already."""
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
     try:
         jax.config.update("jax_num_cpu_devices", count)
-    except RuntimeError:  # it is too late, and the mesh is checked against what there is
+    except RuntimeError:  # too late: the mesh is checked against the existing devices
         return
 
 
 def want_named(names: Sequence[str]) -> None:
-    """Have the virtual devices of these names, if nothing has used JAX yet, in a process that is not joined to others:
-    numbers are across all processes there."""
+    """Ask JAX for the virtual devices of these names, in a process that is not joined to others: in joined processes,
+    device numbers span all processes. Has no effect if the program has used JAX already."""
     numbers = [name.removeprefix("CPU:") for name in names if name.startswith("CPU:")]
     if numbers and all(number.isdigit() for number in numbers) and not processes.is_joined():
         want_cpus(max(map(int, numbers)) + 1)

@@ -1,8 +1,8 @@
-"""Several processes of JAX that compute as one: what meshes need beside their devices.
+"""Several processes of JAX that compute as one: the parts of meshes beyond devices.
 
-Between processes XLA's collectives on CPUs are gloo's. It connects the processes of a group at the group's first
-collective, in 30 seconds at most, and prints a line about it on the standard output. So a mesh connects all groups
-that it can need when it is made, after all processes have come to there, and what gloo prints is left out.
+On CPUs, XLA's collectives between processes use gloo. It connects the processes of a group at the group's first
+collective, within 30 seconds, and prints a line about it on the standard output. Therefore a new mesh connects all
+groups that it can need, after all processes have arrived, and gloo's lines are filtered out.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 from hocket._base.internals import jax as jax_internals
 
 _PROCESSES: Final = "HOCKET_JAX_PROCESSES"
-"""The environment variable in which a launcher says how many processes there are, joined or not."""
+"""The environment variable in which a launcher gives the number of processes, joined or not."""
 
 _WAIT_SECONDS: Final = 1800
-"""How long processes wait for each other when they make a mesh; as `JaxConfig.timeout_s`."""
+"""Seconds that processes wait for each other when they make a mesh; same as `JaxConfig.timeout_s`."""
 
 _NOISE: Final = b"Expected number of connected peer ranks is"
 
@@ -35,15 +35,15 @@ _met: Final = itertools.count()
 
 
 def is_joined() -> bool:
-    """Tell whether this process is joined to others, without making JAX's backend."""
+    """Tell whether this process is joined to others, without starting JAX's backend."""
     return jax_internals.get_state().client is not None
 
 
 def count() -> int:
-    """Return how many processes are joined, without making JAX's backend.
+    """Return the number of joined processes, without starting JAX's backend.
 
     Raises:
-        RuntimeError: There are several, and they are not.
+        RuntimeError: There are several processes, but they are not joined.
     """
     joined = int(jax_internals.get_state().num_processes) if is_joined() else 1
     there = int(os.environ.get(_PROCESSES, "1"))
@@ -56,7 +56,7 @@ def count() -> int:
 
 
 def connect(mesh: jax.sharding.Mesh) -> None:
-    """Connect all groups of processes that collectives along axes of a mesh need. All processes of it call it."""
+    """Connect all groups of processes that collectives along a mesh's axes need. All its processes call it."""
     devices = list(mesh.devices.flat)
     if len({device.process_index for device in devices}) == 1:
         return
@@ -79,7 +79,7 @@ def _gather_along(mesh: jax.sharding.Mesh, axes: tuple[str, ...]) -> None:
 
 
 def gather_objects(value: object) -> list[object]:
-    """Return what each process gave, the same in all of them. All processes call it."""
+    """Return the objects of all processes, in the same order everywhere. All processes call this function."""
     if jax.process_count() == 1:
         return [value]
     utils = importlib.import_module("jax.experimental.multihost_utils")
@@ -93,7 +93,7 @@ def gather_objects(value: object) -> list[object]:
 
 @contextlib.contextmanager
 def _without_noise() -> Iterator[None]:
-    """Leave out gloo's lines of what is printed in a block, also by C; the rest is printed at its end."""
+    """Drop gloo's lines from the output of a block, including output by C; print the rest at the end of the block."""
     sys.stdout.flush()
     libc = ctypes.CDLL(None)
     libc.fflush(None)

@@ -1,4 +1,4 @@
-"""Relayouts on JAX: the steps of a plan, each as one of its collectives, in `shard_map`."""
+"""Relayouts on JAX: each step of a plan is one of JAX's collectives, inside `shard_map`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hocket.mesh.relayouts import Kind
 def compile_plan(
     source: layouts.Layout, target: layouts.Layout, shape: tuple[int, ...], itemsize: int
 ) -> Callable[[Any], Any]:
-    """Return what takes an array of `source` to `target`, compiled: the steps of the plan, and no others."""
+    """Return a compiled function that takes an array from `source` to `target` by exactly the steps of the plan."""
     plan = relayouts.plan_relayout(source, target, shape, itemsize)
     mesh = devices.get_mesh(source.mesh)
 
@@ -63,10 +63,10 @@ def _sum_parts(local: object, step: relayouts.Step, layout: layouts.Layout) -> o
 
 
 def _permute(local: object, step: relayouts.Step, layout: layouts.Layout) -> object:
-    """Send each part to the device that has it in the new order of axes."""
+    """Send each part to its device under the new order of axes."""
     old, new = layout.axes[step.dim], step.target.axes[step.dim]
     mesh = layout.mesh
-    names = tuple(sorted(old, key=mesh.dim_names.index))  # JAX numbers devices in this order, whatever it is given
+    names = tuple(sorted(old, key=mesh.dim_names.index))  # JAX numbers devices in this order, whatever the argument
     places = mesh.unravel_index()
     holders = {_number(place, old, mesh): _number(place, names, mesh) for place in places}
     pairs = {(holders[_number(place, new, mesh)], _number(place, names, mesh)) for place in places}

@@ -1,8 +1,7 @@
 """Values on meshes of JAX: global arrays.
 
-Terms of a sum (`Layout.partial`) have no place in a global array whose axes XLA manages. So the array of such a value
-has a dim more for each of these axes, ahead of the others and cut by it: each device has its own term. Operations take
-the sum first.
+A global array whose axes XLA manages cannot hold terms of a sum (`Layout.partial`). So the array of such a value has an
+additional leading dim, cut by the axis, for each partial axis: each device has its own term. Operations sum first.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ class JaxTensor(tensors.DTensor):
     """A DTensor of JAX. A pytree with one leaf, so functions that JAX transforms take and return it.
 
     Args:
-        array: The global array, with a dim more for each axis of `partial`.
+        array: The global array, with an additional leading dim for each axis of `partial`.
         mesh: The mesh; the array lies on its devices.
         partial: The axes along which devices have terms of a sum.
-        layout: How it is spread, if that is known. Default: what XLA has chosen.
+        layout: The layout, if it is known. Default: XLA's choice.
     """
 
     __slots__ = ("_array", "_layout", "_mesh", "_partial")
@@ -42,10 +41,10 @@ class JaxTensor(tensors.DTensor):
 
     @property
     def layout(self) -> layouts.Layout:
-        """How it is spread.
+        """The layout of the value.
 
         Raises:
-            RuntimeError: It is being traced by ``jax.jit`` or ``jax.grad``: XLA decides there.
+            RuntimeError: The value is being traced by ``jax.jit`` or ``jax.grad``, where XLA chooses the layout.
         """
         if self._layout is None:
             self._layout = self._find_layout()
@@ -60,7 +59,7 @@ class JaxTensor(tensors.DTensor):
             )
         if not isinstance(
             self._array.sharding, NamedSharding
-        ):  # of a function that JAX was given no argument on the mesh
+        ):  # the result of a function without any argument on the mesh
             self._array = place(self._array, NamedSharding(devices.get_mesh(self._mesh), PartitionSpec()))
         spec = tuple(self._array.sharding.spec)
         entries = [*spec, *[None] * (self._array.ndim - len(spec))][len(self._partial) :]
@@ -78,12 +77,12 @@ class JaxTensor(tensors.DTensor):
 
     @property
     def native(self) -> Any:
-        """The global array; of terms of a sum, their sum."""
+        """The global array; for terms of a sum, their sum."""
         return self._array.sum(tuple(range(len(self._partial)))) if self._partial else self._array
 
     @property
     def raw(self) -> Any:
-        """The array as it is, with the dims of `partial`."""
+        """The stored array, with the dims of `partial`."""
         return self._array
 
     @property
@@ -111,7 +110,7 @@ class JaxTensor(tensors.DTensor):
 
 
 def gather(array: Any) -> npt.NDArray[Any]:
-    """Return a global array as numpy's; if it is spread over processes, all of them call it."""
+    """Return a global array as a numpy array. If it is spread over processes, all of them call this function."""
     if not array.is_fully_addressable:
         if not array.is_fully_replicated:
             array = jax.jit(_keep, out_shardings=NamedSharding(array.sharding.mesh, PartitionSpec()))(array)
@@ -124,20 +123,20 @@ def _keep(array: object) -> object:
 
 
 def open_value(value: object) -> object:
-    """Return what JAX computes with: of a value its array, of an index what is in it, and anything else as it is."""
+    """Return JAX's form of a value: a DTensor's array, an index with its items converted, or the value itself."""
     if type(value) is tuple:  # an index
         return tuple(map(open_value, value))
     return value.native if isinstance(value, tensors.DTensor) else value
 
 
 def get_raw(value: tensors.DTensor) -> object:
-    """Return a value's array as it is, with the dims of `partial`."""
+    """Return a value's stored array, with the dims of `partial`."""
     assert isinstance(value, JaxTensor)
     return value.raw
 
 
 def wrap(value: Any, mesh: meshes.Mesh) -> Any:
-    """Return an array on a mesh as a DTensor; what is none as it is."""
+    """Return an array on a mesh as a DTensor; return other values unchanged."""
     if not isinstance(value, jax.Array):
         return value
     if not isinstance(value, jax.core.Tracer) and not isinstance(value.sharding, NamedSharding):
@@ -146,17 +145,17 @@ def wrap(value: Any, mesh: meshes.Mesh) -> Any:
 
 
 def place(value: Any, sharding: NamedSharding) -> jax.Array:
-    """Return what every process has whole as a global array. In a process each device gets its part."""
+    """Return an array that every process has whole as a global array. Each device of the process gets its part."""
     is_whole = not isinstance(value, jax.Array) or value.is_fully_addressable
     if sharding.is_fully_addressable or not is_whole:
         return jax.device_put(value, sharding)
-    # JAX's own would have all processes compare what they have first, over the network.
+    # device_put would make all processes compare their arrays first, over the network.
     array = np.asarray(value)
     return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
 
 def adopt(array: jax.Array) -> JaxTensor:
-    """Return a global array of JAX's, on whatever mesh, as a value."""
+    """Return a global array of JAX, on any mesh, as a DTensor."""
     sharding = array.sharding
     assert isinstance(sharding, NamedSharding)
     names = [devices.name_device(device) for device in sharding.mesh.devices.flat]
@@ -165,7 +164,7 @@ def adopt(array: jax.Array) -> JaxTensor:
 
 
 def adopt_global(value: Any) -> object:
-    """Return a global array of JAX's as a value, and anything else as it is."""
+    """Return a global array of JAX as a DTensor; return other values unchanged."""
     is_array = isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
     return adopt(value) if is_array and isinstance(value.sharding, NamedSharding) else value
 

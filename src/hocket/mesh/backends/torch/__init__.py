@@ -1,11 +1,11 @@
 """Meshes and layouts on PyTorch: each rank of the default process group is a device, a value is torch's ``DTensor``.
 
-Operations are torch's: it finds what a result is spread like, and its collectives go over the group's backend; where
-its rule is missing or wrong, `functions` computes on parts that are right. A relayout is ours (`relayouts`): the steps
-of the plan on what the rank has, so no more bytes move than the algebra says; its gradient is the relayout back.
-`values` says what a value is, `modules` spreads those of a module in place, and `backend` has the verbs.
+Operations are torch's: it derives the layouts of results, and its collectives use the group's backend. Where its rule
+is missing or wrong, `functions` computes on correct parts. Relayouts are ours (`relayouts`): the plan's steps on the
+rank's part, so the bytes moved are those that the plan counts. The gradient of a relayout is the relayout back.
+`values` has the class of values, `modules` spreads a module's values in place, and `backend` implements the contract.
 
-All ranks call the same in the same order: making a mesh, relayouts, `hocket.mesh.gather`, and operations.
+All ranks make the same calls in the same order: meshes, relayouts, `hocket.mesh.gather`, and operations.
 """
 
 from hocket.mesh.backends.torch.backend import BACKEND as BACKEND

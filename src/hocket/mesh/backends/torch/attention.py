@@ -1,9 +1,8 @@
-"""Attention on torch's ``DTensor``: heads, and rows of the batch, are computed where they are.
+"""Attention on torch's ``DTensor``: each rank computes its own heads and rows of the batch.
 
-torch 2.13 has no rule for `scaled_dot_product_attention` on processors: it takes it apart into operations that have,
-and looks for a way of spreading all of these, for more than a minute. But each head of each row is computed by itself.
-So what is cut along such dims stays cut, and a rank computes its part. Only queries, keys and values that are cut
-along their places or their width are put together first.
+torch 2.13 has no rule for `scaled_dot_product_attention` on CPUs. It splits the function into operations with rules,
+and searches a common layout for more than a minute. But each head of each row is independent. So such dims stay cut,
+and each rank computes its part. Only other dims of queries, keys and values, if they are cut, are gathered first.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ def attend(
     is_causal: bool = False,
     **more: object,
 ) -> object:
-    """Return what `function`, torch's ``scaled_dot_product_attention``, returns, as a DTensor.
+    """Return the result of `function`, torch's ``scaled_dot_product_attention``, as a DTensor.
 
     Args:
-        function: What computes it on plain tensors.
-        query: Of the shape (..., places, width), as `key` and `value`; one of the three is a DTensor.
+        function: The attention of plain tensors.
+        query: The queries, of shape (..., places, width) like `key` and `value`. One of the three is a DTensor.
         key: The keys.
         value: The values.
-        attn_mask: As torch's, a DTensor or a plain tensor that all ranks have; or None.
-        dropout_p: As torch's. Each rank draws for the heads and rows that it has.
-        is_causal: As torch's.
-        **more: The other arguments, by name.
+        attn_mask: As in torch; a DTensor, or a plain tensor that all ranks have; or None.
+        dropout_p: As in torch. Each rank draws for its own heads and rows.
+        is_causal: As in torch.
+        **more: The other keyword arguments.
     """
     mesh = next(one.device_mesh for one in (query, key, value) if isinstance(one, torch_tensor.DTensor))
     query, key, value = (_spread(one, mesh) for one in (query, key, value))
-    # Along an axis the first of them that is cut by heads or rows says how all are.
+    # Along each axis, the first of them that is cut by heads or rows sets the placement of all.
     placements = [_choose(mesh_dim, (query, key, value)) for mesh_dim in range(mesh.ndim)]
     if dropout_p and any(one.is_replicate() and mesh.size(dim) > 1 for dim, one in enumerate(placements)):
         raise NotImplementedError(
@@ -59,7 +58,7 @@ def _spread(one: Any, mesh: Any) -> object:
 
 
 def _choose(mesh_dim: int, given: tuple[Any, ...]) -> Any:
-    """Return how all of them are spread along an axis of the mesh."""
+    """Return the common placement along an axis of the mesh."""
     for one in given:
         placement = one.placements[mesh_dim]
         if placement.is_shard() and placement.dim % one.ndim < one.ndim - 2 and _is_alike(placement.dim, given):
@@ -68,12 +67,12 @@ def _choose(mesh_dim: int, given: tuple[Any, ...]) -> Any:
 
 
 def _is_alike(dim: int, given: tuple[Any, ...]) -> bool:
-    """Tell whether a dim is as long in all: with fewer heads of keys, or one row for all, parts would not meet."""
+    """Tell whether a dim has the same length in all; otherwise, as with fewer heads of keys, parts would not match."""
     return len({one.ndim for one in given}) == 1 and len({one.shape[dim] for one in given}) == 1
 
 
 def _cut_mask(mask: Any, placements: list[Any], rank: int) -> torch.Tensor:
-    """Return what a rank needs of a mask, whose dims are the last ones of the queries', or one long."""
+    """Return this rank's part of a mask. The mask's dims are the last dims of the queries, or have length 1."""
     missing = rank - mask.ndim
     wanted = []
     for placement in placements:

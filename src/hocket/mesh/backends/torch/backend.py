@@ -1,4 +1,4 @@
-"""The verbs of `hocket.mesh`, by PyTorch."""
+"""PyTorch's implementation of the backend contract."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hocket.mesh.backends.torch import functions, modules, optimizers, relayouts
 
 @final
 class TorchBackend(contract.Backend):
-    """PyTorch."""
+    """The backend for PyTorch."""
 
     name = "torch"
     more_devices = "Each rank of the process group is a device: start as many ranks, or make the mesh smaller."
@@ -87,8 +87,8 @@ class TorchBackend(contract.Backend):
 
     def relayout(self, value: tensors.DTensor, layout: layouts.Layout) -> values.TorchTensor:
         assert isinstance(value, values.TorchTensor)
-        algebra.plan_relayout(value.layout, layout, value.shape, value.dtype.itemsize)  # it refuses another mesh
-        relayouts.list_placements(layout)  # it refuses an order that torch does not know, before anything moves
+        algebra.plan_relayout(value.layout, layout, value.shape, value.dtype.itemsize)  # refuses another mesh
+        relayouts.list_placements(layout)  # refuses an order that torch lacks, before any data moves
         return self._from_local(relayouts.move(value.native, layout), layout)
 
     def call(
@@ -130,7 +130,7 @@ class TorchBackend(contract.Backend):
     def compile(
         self, function: contract.StepOfValues, outcome: Sequence[layouts.Layout], *, donate: bool
     ) -> contract.StepOfValues:
-        return function  # torch computes as it goes
+        return function  # torch computes eagerly
 
     def register_variable(self, kind: type[Any]) -> None:
         pass
@@ -140,7 +140,7 @@ class TorchBackend(contract.Backend):
 
 
 def _take_apart(tree: object, path: str, named: list[tuple[str, object]]) -> Callable[[Any], object]:
-    """Append the values of dicts, lists, tuples, modules, optimizers; return what builds the same of others."""
+    """Append the values in dicts, lists, tuples, modules and optimizers; return a function that rebuilds the tree."""
     prefix = f"{path}/" if path else ""
     if isinstance(tree, torch.nn.Module):
         found = modules.list_values(tree)
@@ -162,7 +162,7 @@ def _take_apart(tree: object, path: str, named: list[tuple[str, object]]) -> Cal
 
 
 def _prepare(tree: object, path: str, names: Sequence[str]) -> None:
-    """Have optimizers that have taken no step keep what has a name."""
+    """Let optimizers that have taken no step create the state that the names list."""
     prefix = f"{path}/" if path else ""
     if isinstance(tree, torch.optim.Optimizer):
         optimizers.prepare(tree, [name.removeprefix(prefix) for name in names if name.startswith(prefix)])

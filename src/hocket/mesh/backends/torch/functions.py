@@ -1,18 +1,18 @@
-"""torch's functions on its ``DTensor``, right for every layout.
+"""Correct results of torch's functions on its ``DTensor``, for every layout.
 
-torch finds for each operation what its result is spread like. Where it cannot, or gets it wrong (a convolution along a
-dim that is cut), the operation computes here on what each rank has, after relayouts by their plans:
+For each operation, torch derives the layout of the result. If it cannot, or derives a wrong one (a convolution along a
+dim that is cut), this module computes the operation on the ranks' parts, after relayouts by their plans:
 
-- A convolution keeps what can stay cut: the rows of the batch, and the kernel's output channels.
-- An embedding keeps its table as it is cut. Along axes that cut its rows each rank has the rows that it knows, and
-  zeros, as terms of a sum.
+- A convolution keeps the batch's rows and the kernel's output channels cut.
+- An embedding keeps its table cut. Along axes that cut the table's rows, each rank looks up the rows that it has, with
+  zeros for the others, as terms of a sum.
 - Attention keeps heads and rows cut.
-- Another function that torch has no rule for gets each value whole.
+- Any other function without a rule gets each value whole.
 
-Its gradient goes the same way back, as ranks' terms of a sum where they have seen different rows.
+Gradients take the same way back; they are terms of a sum if the ranks have seen different rows.
 
-`Functions` is the one place through which all of them go; it holds for a block. There a plain tensor beside a value
-that is spread is one that all ranks have.
+All functions pass through the mode `Functions`, which holds for a block. In the block, a plain tensor beside a spread
+value counts as one that all ranks have.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from hocket.mesh import layouts, meshes
 from hocket.mesh.backends.torch import attention, linear, relayouts
 
 _NO_RULE: Final = "Sharding propagation failed"
-"""What torch says if an operation has no rule for how its inputs are spread, beside NotImplementedError."""
+"""Text in torch's error for an operation without a rule for its inputs' layouts, unless it is NotImplementedError."""
 
 
 _NOT_COMPUTING: Final = frozenset(["__get__", "__set__", "backward"])
 _PLAIN: Final = frozenset([int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.Size, slice])
-"""The types of what no function computes with in parts."""
+"""Types of arguments that cannot contain tensors."""
 
 
 @final
 class Functions(overrides.TorchFunctionMode):
-    """Has torch's functions compute right on DTensors, for a block."""
+    """A mode that makes torch's functions correct on DTensors, for a block."""
 
     def __torch_function__(
         self, function: Callable[..., Any], kinds: object, args: Sequence[Any] = (), kwargs: Any = None
@@ -51,12 +51,12 @@ class Functions(overrides.TorchFunctionMode):
 
 
 def flatten(tree: Any) -> list[Any]:
-    """Return what is in tuples, lists and dicts."""
+    """Return the leaves of nested tuples, lists and dicts."""
     return torch_internals.list_leaves(tree)
 
 
 def map_leaves(tree: object, function: Callable[[Any], object]) -> Any:
-    """Return the same tuples, lists and dicts with something else for each thing in them."""
+    """Return the same tuples, lists and dicts with each leaf replaced by the function's result."""
     return torch_internals.map_leaves(function, tree)
 
 
@@ -75,24 +75,25 @@ def _compute(function: Callable[..., object], args: tuple[object, ...], kwargs: 
         args, kwargs = map_leaves((args, kwargs), lambda one: _replicate(one, mesh))
     ours = _OURS.get(function)
     if ours is not None:
-        if "input" in kwargs:  # torch's name of the first, in all of them
+        if "input" in kwargs:  # torch's name of the first argument in all of these functions
             args, kwargs = (kwargs["input"], *args), {name: one for name, one in kwargs.items() if name != "input"}
         found = ours(function, mesh, *args, **kwargs)
         if found is not NotImplemented:
             return found
     try:
         return function(*args, **kwargs)
-    except RuntimeError as error:  # NotImplementedError among them
+    except RuntimeError as error:  # includes NotImplementedError
         if not isinstance(error, NotImplementedError) and _NO_RULE not in str(error):
             raise
         if name.endswith("_") or kwargs.get("out") is not None:
-            raise  # it writes into what is spread
+            raise  # the function writes into a spread value
         return _compute_whole(function, mesh, args, kwargs, error)
 
 
 def _look(some: Iterable[Any], given: torch_tensor.DTensor | None) -> tuple[torch_tensor.DTensor | None, bool]:
-    """Return the first DTensor, if none is given, and whether something else than plain numbers and DTensors is there.
-    It runs before every function, so it looks at types alone: `isinstance` asks torch's metaclass, in Python."""
+    """Return `given` or else the first DTensor, and whether there are values other than plain numbers and DTensors.
+
+    This runs before every function, so it looks at types alone: `isinstance` calls torch's metaclass, in Python."""
     is_mixed = False
     for one in some:
         kind = type(one)
@@ -115,7 +116,7 @@ def _look(some: Iterable[Any], given: torch_tensor.DTensor | None) -> tuple[torc
 
 
 def _replicate(one: object, mesh: meshes.Mesh) -> object:
-    """Return a plain tensor as a DTensor that each rank has whole."""
+    """Return a plain tensor as a replicated DTensor."""
     if isinstance(one, torch.Tensor) and one.ndim and not isinstance(one, torch_tensor.DTensor):
         return relayouts.build_dtensor(one, layouts.Layout.replicated(mesh, one.ndim))
     return one
@@ -135,7 +136,7 @@ def _convolve(
     dilation: object = 1,
     groups: int = 1,
 ) -> object:
-    """A convolution on the batch's rows that a rank has, for the kernel's output channels that it has."""
+    """Compute a convolution of this rank's rows of the batch, for this rank's output channels of the kernel."""
     cut = read_layout(weight, mesh).axes[0] if groups == 1 else ()
     return _convolve_rows(function, mesh, images, weight, bias, cut, (stride, padding, dilation, groups))
 
@@ -149,7 +150,7 @@ def _convolve_transposed(
     *rest: object,
     **more: object,
 ) -> object:
-    """A transposed convolution on the batch's rows that a rank has."""
+    """Compute a transposed convolution of this rank's rows of the batch."""
     return _convolve_rows(function, mesh, images, weight, bias, (), rest, **more)
 
 
@@ -163,17 +164,17 @@ def _convolve_rows(
     rest: Sequence[object],
     **more: object,
 ) -> torch_tensor.DTensor:
-    """Convolve.
+    """Compute a convolution on this rank's rows and output channels.
 
     Args:
-        function: What does it on plain tensors.
+        function: The convolution of plain tensors.
         mesh: The mesh.
         images: The batch, or one image.
         weight: The weights.
-        bias: Of each output channel; or None.
+        bias: The bias of each output channel; or None.
         channels: The axes that cut the output channels.
-        rest: The other arguments.
-        **more: The same, by name.
+        rest: The other positional arguments.
+        **more: The other keyword arguments.
     """
     has_batch = images.ndim == weight.ndim
     given = read_layout(images, mesh).axes[0] if has_batch else ()
@@ -200,7 +201,7 @@ def _embed(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> object:
-    """Rows of a table by their numbers: each rank finds those that it has."""
+    """Look up rows of a table: each rank looks up the rows that it has."""
     if max_norm is not None:
         raise NotImplementedError(
             f"embedding(max_norm={max_norm}) writes into its table, of which each rank has a part. Leave it out, and "
@@ -246,7 +247,7 @@ def _normalize_batch(
     *rest: object,
     **more: object,
 ) -> object:
-    """Batch normalization that also keeps running means: on the whole batch, so that each rank keeps the same."""
+    """Compute batch normalization with running means on the whole batch, so that each rank gets the same means."""
     if not training or running_mean is None:
         return NotImplemented
     args = (images, running_mean, running_var, weight, bias, training, *rest)
@@ -254,8 +255,7 @@ def _normalize_batch(
 
 
 def _compute_by_rows(function: Callable[..., Any], mesh: meshes.Mesh, images: Any, *args: Any, **kwargs: Any) -> Any:
-    """Compute a function that treats each row of the batch by itself, on the rows that a rank has; weights are
-    whole."""
+    """Compute a function that treats each row of the batch by itself, on this rank's rows; weights are whole."""
     rows = read_layout(images, mesh).axes[0] if images.ndim > 1 else ()
 
     def take(one: object) -> Any:
@@ -269,7 +269,7 @@ def _compute_by_rows(function: Callable[..., Any], mesh: meshes.Mesh, images: An
 
 
 def _cumulate(function: Callable[..., Any], mesh: meshes.Mesh, value: Any, dim: int, **more: Any) -> Any:
-    """Compute a function that goes along a dim, whose parts are put together; the others stay cut."""
+    """Compute a function that runs along a dim: that dim is gathered, the others stay cut."""
     axes = list(read_layout(value, mesh).axes)
     axes[dim] = ()
     layout = layouts.Layout(axes, mesh)
@@ -278,11 +278,11 @@ def _cumulate(function: Callable[..., Any], mesh: meshes.Mesh, value: Any, dim: 
 
 
 def _reduce(function: Callable[..., Any], mesh: meshes.Mesh, value: Any, *args: Any, **kwargs: Any) -> Any:
-    """A reduction that is no sum: along its dims the value is put together, along others it stays cut.
-    Which of the elements is the largest is for the gradient to know, and no rank knows it of its part."""
+    """Compute a reduction other than a sum: its dims are gathered, the others stay cut. The gradient depends on which
+    element is the largest, and a rank cannot know that from its part."""
     dims = kwargs.get("dim", args[0] if args else ())
     if isinstance(dims, torch.Tensor) or not isinstance(value, torch_tensor.DTensor):
-        return NotImplemented  # the larger ones of two values
+        return NotImplemented  # the elementwise maximum or minimum of two values
     numbers = [dims] if isinstance(dims, int) else list(dims or ())
     if not numbers:
         return _compute_whole(function, mesh, (value, *args), kwargs, None)
@@ -298,7 +298,7 @@ def _reduce(function: Callable[..., Any], mesh: meshes.Mesh, value: Any, *args: 
 
 
 def _compute_norm(function: Callable[..., Any], mesh: meshes.Mesh, value: Any, *args: Any, **kwargs: Any) -> Any:
-    """A norm that is the largest or the smallest, as those are; torch knows the others."""
+    """Compute a norm of infinite order as a maximum or minimum; torch's own rules handle the others."""
     order, dim = kwargs.pop("ord", args[0] if args else 2), kwargs.pop("dim", args[1] if args[1:] else None)
     if not (isinstance(order, (int, float)) and math.isinf(order)):
         return NotImplemented
@@ -310,13 +310,13 @@ def _compute_norm(function: Callable[..., Any], mesh: meshes.Mesh, value: Any, *
 
 
 def _unflatten(function: Callable[..., Any], mesh: meshes.Mesh, value: Any, dim: Any, sizes: Any) -> Any:
-    """A dim as several: it stays cut if its parts have whole numbers of the first of them."""
+    """Split a dim into several. It stays cut if the parts divide the first of the new dims."""
     if not isinstance(dim, int) or not isinstance(value, torch_tensor.DTensor):
         return NotImplemented
     dim %= value.ndim
     axes = list(read_layout(value, mesh).axes)
     found: torch.Tensor = torch.unflatten(torch.empty(value.shape[dim], device="meta"), 0, sizes)
-    sizes = list(found.shape)  # among them there may have been a -1
+    sizes = list(found.shape)  # with a -1 replaced
     parts = math.prod([mesh.dim_size(axis) for axis in axes[dim]])
     if sizes[0] % parts:
         axes[dim], parts = (), 1
@@ -334,7 +334,7 @@ def _normalize(
     eps: float = 1e-12,
     out: Any = None,
 ) -> Any:
-    """Normalize into a tensor that all ranks have, as spectral norms do."""
+    """Normalize into a tensor that all ranks have, as spectral normalization does."""
     if out is None or not isinstance(out, torch_tensor.DTensor) or not read_layout(out, mesh).is_fully_replicated:
         return NotImplemented
     whole = relayouts.move(value, layouts.Layout.replicated(mesh, value.ndim))
@@ -348,7 +348,7 @@ def _compute_together(function: Callable[..., object], mesh: meshes.Mesh, *args:
 
 
 def _multiply(function: Callable[..., object], mesh: meshes.Mesh, *args: object, **kwargs: object) -> Any:
-    """A dense layer's product, on parts."""
+    """Compute a dense layer's product on parts."""
     return linear.compute(mesh, *args, **kwargs)
 
 
@@ -361,31 +361,31 @@ def _compute_mean(
     dtype: Any = None,
     **more: Any,
 ) -> Any:
-    """A mean as a sum and a quotient: torch's leaves means of parts, whose gradients it cannot lay out."""
+    """Compute a mean as a sum and a quotient: torch would leave means of parts, whose gradients it cannot lay out."""
     kind = dtype or value.dtype
     if more or not kind.is_floating_point:
         return NotImplemented
-    dims = [dim] if isinstance(dim, int) else list(dim or range(value.ndim))  # no dims are all, as torch has it
+    dims = [dim] if isinstance(dim, int) else list(dim or range(value.ndim))  # as in torch, no dims mean all
     count = math.prod([value.shape[one] for one in dims])
     if not count:
         return NotImplemented
-    wide = torch.float32 if kind in (torch.float16, torch.bfloat16) else kind  # the sum may be too large for halves
+    wide = torch.float32 if kind in (torch.float16, torch.bfloat16) else kind  # a sum may overflow half precision
     return (torch.sum(value, dims, keepdim=keepdim, dtype=wide) / count).to(kind)
 
 
 def _read(function: Callable[..., Any], mesh: meshes.Mesh, value: Any) -> Any:
-    """Numbers for Python, of which each rank has a part: the whole."""
+    """Return numbers for Python from the whole value, because each rank has only a part."""
     return function(relayouts.move(value.detach(), layouts.Layout.replicated(mesh, value.ndim)))
 
 
 def _attend(function: Callable[..., Any], mesh: meshes.Mesh, *args: Any, **kwargs: Any) -> Any:
-    """Attention on the heads and rows that a rank has."""
+    """Compute attention for this rank's heads and rows."""
     return attention.attend(function, *args, **kwargs)
 
 
 def _build_opened(function: Any) -> Callable[..., Any]:
-    """Return a function of torch that is written in Python, and that goes on where it would ask modes like ours first:
-    so those that it calls can be looked at."""
+    """Return a copy of one of torch's Python functions that skips the check for modes like ours, so that the functions
+    which it calls pass through our mode."""
     names = {**function.__globals__, "has_torch_function": lambda values: False}
     opened = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__)
     opened.__kwdefaults__ = function.__kwdefaults__
@@ -396,13 +396,13 @@ _attend_opened: Final = _build_opened(functional.multi_head_attention_forward)
 
 
 def _attend_with_weights(function: Callable[..., object], mesh: meshes.Mesh, *args: object, **kwargs: object) -> Any:
-    """Attention with its dense layers: each function that it calls."""
+    """Compute attention with its dense layers: our mode handles each function that it calls."""
     with Functions():
         return _attend_opened(*args, **kwargs)
 
 
 def read_layout(value: torch_tensor.DTensor, mesh: meshes.Mesh) -> layouts.Layout:
-    """Return how a DTensor is spread."""
+    """Return a DTensor's layout."""
     settled = relayouts.settle(value)
     return relayouts.read_placements(settled.placements, settled.ndim, mesh)
 
@@ -457,12 +457,18 @@ _OURS: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
     },
     **dict.fromkeys((torch.std_mean, torch.var_mean, torch_internals.get_weight_norm()), _compute_together),
 }
-"""What computes the functions that torch 2.13 has wrong rules for, or none for their gradients: a convolution's outcome
-is cut as the images are, without the pixels beside a cut; sums along a cut dim begin anew in each part; a table whose
-rows two axes cut is refused, or its gradient; running means are lost; logsumexp has slopes of the
-wrong parts; means of losses are of the
-rank's part, and so is a sum that becomes a number; what is the largest has no gradient, or none that is a
-number; any() adds up; attention: see there."""
+"""Replacements of functions for which torch 2.13 has wrong rules, or no rules for their gradients:
+
+- A convolution's result is cut like the images, without the pixels beside a cut.
+- Sums along a cut dim begin anew in each part.
+- A table whose rows two axes cut is refused, or its gradient is.
+- Running means are lost.
+- logsumexp has slopes of the wrong parts.
+- Means of losses are of the rank's part, and so is a sum that becomes a number.
+- A maximum has no gradient, or none that is a number.
+- any() adds up.
+- For attention, see `attention`.
+"""
 
 
 # --- whole ------------------------------------------------------------------------------------------------------------
@@ -471,7 +477,7 @@ number; any() adds up; attention: see there."""
 def _compute_whole(
     function: Callable[..., Any], mesh: meshes.Mesh, args: Any, kwargs: Any, error: BaseException | None
 ) -> Any:
-    """Compute a function that torch has no rule for on whole values, the same in each rank."""
+    """Compute a function without a rule on whole values, identically in each rank."""
 
     def move(one: Any) -> Any:
         if not isinstance(one, torch_tensor.DTensor):

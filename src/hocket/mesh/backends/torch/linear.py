@@ -1,13 +1,12 @@
-"""`torch.nn.functional.linear` on values that are spread: one product a rank, and the fewest sums.
+"""`torch.nn.functional.linear` on spread values: one product on each rank, and the fewest sums.
 
-torch's own takes it apart into views, products and additions, and asks for each what comes of it. Here, along an axis:
+torch splits the function into views, products and additions, and derives a layout for each. Here, along an axis:
 
-- The weight's rows are cut (its output): the value is whole, the result is cut in its last dim. The value's gradient is
-  left as terms of a sum, so that several layers of one value, as attention's, are added up once.
-- The weight's columns are cut (its input), and so is the value's last dim: the products are added up, then the bias is
-  added.
-- Another dim of the value is cut, or none, and the weight is whole: so is the result; gradients of weight and bias are
-  added up.
+- If the weight's rows (its output) are cut, the value is whole, and the result is cut in its last dim. The value's
+  gradient stays as terms of a sum, so the gradients of several layers of one value, as in attention, are added up once.
+- If the weight's columns (its input) and the value's last dim are cut, the products are summed, then the bias is added.
+- If another dim of the value is cut, or none, and the weight is whole, the result is cut like the value. Gradients of
+  weight and bias are added up.
 
 As in Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism" (2019).
 """
@@ -27,7 +26,7 @@ from hocket.mesh.backends.torch import relayouts
 
 
 def compute(mesh: meshes.Mesh, value: Any, weight: Any, bias: Any = None) -> object:
-    """Return what comes of it; NotImplemented for values that are spread in another way."""
+    """Return the product; NotImplemented for values with other layouts."""
     given = [one for one in (value, weight, bias) if one is not None]
     has_ranks = value.ndim >= 2 and weight.ndim == 2
     if not has_ranks or torch.is_autocast_enabled("cpu"):
@@ -41,7 +40,7 @@ def compute(mesh: meshes.Mesh, value: Any, weight: Any, bias: Any = None) -> obj
 
 
 def add_up(value: torch_tensor.DTensor, mesh: meshes.Mesh) -> torch_tensor.DTensor:
-    """Return a value of which no rank has terms of a sum: it is added up once, and not by each that takes it."""
+    """Return a value without terms of a sum: it is added up once, and not by each consumer."""
     if not any(one.is_partial() for one in value.placements):
         return value
     layout = relayouts.read_placements(value.placements, value.ndim, mesh).with_partial(())
@@ -49,12 +48,12 @@ def add_up(value: torch_tensor.DTensor, mesh: meshes.Mesh) -> torch_tensor.DTens
 
 
 class _Layouts:
-    """How the values of one product are spread.
+    """The layouts of the values of one product.
 
     Args:
-        value: What is multiplied.
-        weight: By what.
-        product: The result, before it is added up.
+        value: The layout of the left factor.
+        weight: The layout of the weight.
+        product: The layout of the result, before it is added up.
     """
 
     def __init__(self, value: layouts.Layout, weight: layouts.Layout, product: layouts.Layout) -> None:
@@ -85,7 +84,7 @@ def _plan(
 
 
 class _Linear(torch.autograd.Function):
-    """The product."""
+    """The product with its gradients."""
 
     @staticmethod
     def forward(ctx: Any, value: Any, weight: Any, bias: Any, plan: _Layouts) -> torch.Tensor:

@@ -1,8 +1,8 @@
-"""Modules of PyTorch on a mesh, in place: parameters become torch's ``DTensor``, tied ones one for all; buffers, too.
+"""Modules of PyTorch on a mesh, changed in place: parameters and buffers become torch's ``DTensor``.
 
-A module whose parameters are spread takes values on the mesh, and plain tensors that all ranks have, and returns values
-on the mesh. Hooks around its forward pass see to that, and have torch's functions compute right (`functions`). A
-gradient is laid out as its parameter when the backward pass has come to it.
+Tied parameters stay one. A spread module accepts values on the mesh, and plain tensors that all ranks have, and returns
+values on the mesh. Hooks around its forward pass convert the values, and enter `functions`. In the backward pass, a
+gradient gets its parameter's layout.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from hocket.mesh import layouts, meshes, tensors
 from hocket.mesh.backends.torch import functions, relayouts, values
 
 _REPLACED: Final = "_hocket_replaced"
-"""The attribute of a parameter that is no longer its module's."""
+"""The attribute of a parameter that its module has replaced."""
 
 
 def list_values(module: nn.Module) -> list[tuple[str, object]]:
-    """Return parameters and the buffers that are saved, each once, with their names."""
+    """Return the parameters and the saved buffers with their names, each once."""
     named = [
         *module.named_parameters(),
         *((name, buffer) for name, buffer, is_kept in _list_buffers(module) if is_kept),
@@ -36,27 +36,27 @@ def list_values(module: nn.Module) -> list[tuple[str, object]]:
 
 
 def list_buffers(module: nn.Module) -> list[str]:
-    """Return the names of the buffers that are saved."""
+    """Return the names of the saved buffers."""
     return [name for name, _, is_kept in _list_buffers(module) if is_kept]
 
 
 def list_frozen(module: nn.Module) -> list[str]:
-    """Return the names of the values that have no gradient."""
+    """Return the names of the values without a gradient."""
     return [name for name, value in module.named_parameters() if not value.requires_grad] + list_buffers(module)
 
 
 def _list_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:
-    """Give buffers with their names, and whether they are saved."""
+    """Yield the buffers with their names, and whether they are saved."""
     for name, buffer in module.named_buffers():
         path, _, own = name.rpartition(".")
         yield name, buffer, own not in torch_internals.list_unsaved_buffers(module.get_submodule(path))
 
 
 def fill(module: nn.Module, given: Sequence[object]) -> nn.Module:
-    """Put other values into a module, in the order of `list_values`; those on a mesh spread it.
+    """Put other values into a module, in the order of `list_values`. Values on a mesh spread the module.
 
-    A module that is spread in this way already, here or by a strategy of training, keeps its parameters: the values are
-    copied into them.
+    A module that has these layouts already, from here or from a training strategy, keeps its parameters, with new
+    values.
 
     Returns:
         The module.
@@ -89,7 +89,7 @@ def fill(module: nn.Module, given: Sequence[object]) -> nn.Module:
 
 @torch.no_grad()
 def _copy_into(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> bool:
-    """Copy values into parameters and buffers; do nothing, and return False, if one of them is spread otherwise."""
+    """Copy values into parameters and buffers; return False, without a copy, if the layouts differ."""
     if not any(isinstance(old, torch_tensor.DTensor) for old, _ in pairs) or not all(_fits(*pair) for pair in pairs):
         return False
     for old, value in pairs:
@@ -99,7 +99,7 @@ def _copy_into(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> bool:
 
 
 def _fits(old: torch.Tensor, value: torch.Tensor) -> bool:
-    """Tell whether what a rank has of a value can take the place of what it has of another one."""
+    """Tell whether a rank's part of a value can replace its part of another."""
     if not isinstance(value, torch_tensor.DTensor):
         return not isinstance(old, torch_tensor.DTensor)
     if isinstance(old, torch_tensor.DTensor):
@@ -121,7 +121,7 @@ def _open(name: str, value: object) -> torch.Tensor:
 
 
 def _replace(old: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Return what takes a parameter's or a buffer's place, and let go of what it held."""
+    """Return the replacement of a parameter or a buffer, and mark a replaced parameter."""
     if not isinstance(old, nn.Parameter):
         return value
     made = nn.Parameter(value, requires_grad=old.requires_grad)
@@ -132,17 +132,17 @@ def _replace(old: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 
 def lay_out_gradients(parameter: Any) -> None:
-    """Have the gradients of a parameter on a mesh laid out as it is, also if it is trained only later."""
+    """Give the gradients of a parameter on a mesh the parameter's layout, even if it becomes trainable later."""
     if not parameter.is_floating_point() and not parameter.is_complex():
-        return  # it has none
+        return  # has no gradient
     is_trained = parameter.requires_grad
-    parameter.requires_grad_(True)  # torch refuses a hook on others
+    parameter.requires_grad_(True)  # torch refuses hooks on other parameters
     parameter.register_hook(_Alike(parameter))
     parameter.requires_grad_(is_trained)
 
 
 class _Alike:
-    """Lays a gradient out as its parameter is.
+    """A hook that gives a gradient the layout of its parameter.
 
     Args:
         parameter: The parameter.
@@ -164,7 +164,7 @@ class _Alike:
 
 
 class _Begun(threading.local):
-    """The modules of this thread that compute now, and what the outermost has entered."""
+    """The modules that are computing in this thread, and the contexts that the outermost has entered."""
 
     def __init__(self) -> None:
         self.modules: list[tuple[nn.Module, contextlib.ExitStack]] = []
@@ -180,7 +180,7 @@ def _hook(module: nn.Module) -> None:
 
 
 def _begin(module: nn.Module, args: object, kwargs: object) -> tuple[Any, Any]:
-    """Called before a module computes."""
+    """Prepare a module's forward pass: unwrap the arguments, and enter `Functions` for the outermost module."""
     entered = contextlib.ExitStack()
     if not _begun.modules:
         entered.enter_context(functions.Functions())
@@ -192,7 +192,7 @@ def _begin(module: nn.Module, args: object, kwargs: object) -> tuple[Any, Any]:
 
 
 def _end(module: nn.Module, args: object, result: object) -> object:
-    """Called after it, also if it has raised."""
+    """Finish a module's forward pass, even if it has raised: leave `Functions`, and wrap the result."""
     if not _begun.modules or _begun.modules[-1][0] is not module:
         return result
     _begun.modules.pop()[1].close()
@@ -210,11 +210,11 @@ def _find_mesh(one: torch_tensor.DTensor) -> meshes.Mesh:
 # --- optimizers -------------------------------------------------------------------------------------------------------
 
 _checks: Final[list[object]] = []
-"""The handle of the check, once there is one."""
+"""The handle of the check, once it is registered."""
 
 
 def _refuse_steps_of_old() -> None:
-    """Have a step of an optimizer fail that was made before its module was spread: it would train nothing."""
+    """Make steps of optimizers fail if they were made before their module was spread: they would train nothing."""
     if not _checks:
         _checks.append(torch_optimizer.register_optimizer_step_pre_hook(_check_step))
 

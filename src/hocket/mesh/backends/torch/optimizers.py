@@ -1,8 +1,8 @@
-"""Optimizers of PyTorch as values with names: what they keep for parameters, and what schedules change.
+"""Optimizers of PyTorch as named values: their state for parameters, and the settings that schedules change.
 
-`state/<number>/<name>` is what is kept for a parameter, by its number among all of them: spread as the parameter is, or
-a number of steps. `groups/<number>/<name>` is a setting of a group of parameters that schedules change: a learning
-rate, momentum, betas, a weight decay.
+`state/<number>/<name>` is state of the parameter with that number among all parameters: a tensor spread like the
+parameter, or a number of steps. `groups/<number>/<name>` is a setting of a group of parameters that schedules change: a
+learning rate, momentum, betas, a weight decay.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SETTINGS: Final = ("lr", "momentum", "betas", "weight_decay")
 
 
 def list_values(optimizer: torch.optim.Optimizer) -> list[tuple[str, object]]:
-    """Return what an optimizer keeps, with its names."""
+    """Return an optimizer's values with their names."""
     found: list[tuple[str, Any]] = []
     for number, parameter in enumerate(_list_parameters(optimizer)):
         for key, value in optimizer.state.get(parameter, {}).items():
@@ -41,7 +41,7 @@ def list_values(optimizer: torch.optim.Optimizer) -> list[tuple[str, object]]:
 
 
 def fill(optimizer: torch.optim.Optimizer, given: Sequence[object]) -> torch.optim.Optimizer:
-    """Put other values into an optimizer, in the order of `list_values`; return it."""
+    """Put other values into an optimizer, in the order of `list_values`; return the optimizer."""
     parameters = _list_parameters(optimizer)
     for (name, _), value in zip(list_values(optimizer), given, strict=True):
         kind, number, key = name.split("/", 2)
@@ -63,7 +63,7 @@ def _to_value(value: object) -> object:
 
 
 def _convert(value: Any, like: Any) -> object:
-    """Return a value as what it replaces is."""
+    """Return a value in the form of the value that it replaces."""
     if isinstance(like, torch_tensor.DTensor):
         native = value.native if isinstance(value, values.TorchTensor) else value
         with torch.no_grad():
@@ -78,17 +78,17 @@ def _convert(value: Any, like: Any) -> object:
     return type(like)(whole.item() if hasattr(whole, "item") else whole)
 
 
-# --- what a new one lacks ---------------------------------------------------------------------------------------------
+# --- the state of a new optimizer -------------------------------------------------------------------------------------
 
 
 def prepare(optimizer: torch.optim.Optimizer, names: Sequence[str]) -> None:
-    """Have an optimizer that has taken no step keep what a checkpoint has of it.
+    """Let an optimizer that has taken no step create the state that a checkpoint has.
 
-    It takes a step of length 0 with gradients of 0, which leaves the parameters as they are.
+    The optimizer takes a step of length 0 with gradients of 0, which leaves the parameters unchanged.
 
     Args:
         optimizer: The optimizer.
-        names: What the checkpoint has, as of `list_values`.
+        names: The names in the checkpoint, as in `list_values`.
     """
     numbers = {int(name.split("/")[1]) for name in names if name.startswith("state/")}
     parameters = _list_parameters(optimizer)
@@ -103,7 +103,7 @@ def prepare(optimizer: torch.optim.Optimizer, names: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _standing_still(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Have steps have no length for a block."""
+    """Make steps have length 0 for a block."""
     before: list[dict[str, object]] = [
         {key: group[key] for key in ("lr", "weight_decay") if key in group} for group in optimizer.param_groups
     ]
@@ -120,7 +120,7 @@ def _standing_still(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _gradients(parameters: Sequence[torch.Tensor], zero: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Have some parameters gradients of 0, and the others none, for a block."""
+    """Give some parameters gradients of 0, and the others none, for a block."""
     before = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None

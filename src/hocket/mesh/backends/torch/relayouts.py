@@ -1,9 +1,9 @@
-"""Layouts as PyTorch's placements, meshes as its meshes, and relayouts: the steps of a plan on what a rank has.
+"""Relayouts on PyTorch, and the conversion of layouts and meshes to torch's placements and meshes.
 
-All ranks call the same in the same order: making a mesh, and relayouts.
+A relayout runs the steps of a plan on the rank's part. All ranks make meshes and relayouts in the same order.
 
-torch knows one order of several axes that cut one dim, the mesh's. A layout with another order is refused where a value
-would have it; a plan may pass through one.
+If several axes cut one dim, torch supports only the mesh's order of these axes. A value with another order is refused;
+a plan may pass through one.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from hocket.mesh import layouts, meshes, relayouts, shown
 from hocket.mesh.relayouts import Kind
 
 PLACES: Final = "rank:{}"
-"""What the device of a rank is called."""
+"""The name of a rank's device."""
 
 _all_gather: Final[Callable[..., object]] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _reduce_scatter: Final[Callable[..., object]] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-"""torch 2.13 has given them other names, and warns of the old ones."""
+"""torch 2.13 has renamed these functions, and warns about the old names."""
 
 _SUM: Final = torch_tensor.Partial("sum")
-"""The one partial placement that a layout can say. torch's others (norms, masked lookups) are classes derived from it
-whose ``is_partial("sum")`` is true, but parts of theirs do not add up."""
+"""The one partial placement that a layout can express. torch's others (norms, masked lookups) are subclasses whose
+``is_partial("sum")`` is true, but their parts do not add up."""
 
 
 # --- layouts and placements -------------------------------------------------------------------------------------------
 
 
 def read_placements(placements: Sequence[Any], rank: int, mesh: meshes.Mesh) -> layouts.Layout:
-    """Return the layout of a tensor of so many dims with these placements of torch, which `settle` has left."""
+    """Return the layout of a tensor of `rank` dims with these placements of torch, which must come from `settle`."""
     axes: list[list[str]] = [[] for _ in range(rank)]
     partial: list[str] = []
     for name, placement in zip(mesh.dim_names, placements, strict=True):
@@ -70,8 +70,8 @@ def list_placements(layout: layouts.Layout) -> list[Any]:
 
 
 def settle(native: torch_tensor.DTensor) -> torch_tensor.DTensor:
-    """Return a DTensor whose placements a layout can say: along the other axes it becomes a replica. torch's operations
-    leave means and maxima that nobody has taken, and parts of unequal length."""
+    """Return a DTensor whose placements a layout can express; along the other axes it becomes a replica. torch's
+    operations leave means and maxima of parts, and parts of unequal length."""
     mesh, length = native.device_mesh, [1] * native.ndim
     placements = list(native.placements)
     for axis, placement in enumerate(placements):
@@ -86,7 +86,7 @@ def settle(native: torch_tensor.DTensor) -> torch_tensor.DTensor:
         return native
     settled = native.redistribute(placements=placements)
     hook: Callable[[Callable[[Any], object]], object] = settled.register_hook
-    if settled.requires_grad:  # what comes as terms of a sum cannot be turned into what torch has for the norm's parts
+    if settled.requires_grad:  # terms of a sum cannot be redistributed to torch's placement for parts of a norm
         hook(lambda slope: slope.redistribute(placements=_add_up(slope.placements)))
     return settled
 
@@ -98,13 +98,13 @@ def _add_up(placements: Sequence[Any]) -> list[Any]:
 # --- the mesh ---------------------------------------------------------------------------------------------------------
 
 _device_meshes: dict[meshes.Mesh, tuple[weakref.ref[Any], device_mesh.DeviceMesh]] = {}
-"""torch's mesh for each of ours, and the default process group that it was made in."""
+"""torch's mesh for each of ours, and the default process group in which it was made."""
 _meshes: dict[device_mesh.DeviceMesh, meshes.Mesh] = {}
 """Our mesh for each of torch's."""
 
 
 def get_device_mesh(mesh: meshes.Mesh) -> device_mesh.DeviceMesh:
-    """Return torch's mesh of these ranks; the first time all ranks make it together.
+    """Return torch's mesh of the same ranks. At the first call all ranks make it together.
 
     Raises:
         RuntimeError: There is no process group.
@@ -120,7 +120,7 @@ def get_device_mesh(mesh: meshes.Mesh) -> device_mesh.DeviceMesh:
 
 
 def find_mesh(native: device_mesh.DeviceMesh) -> meshes.Mesh:
-    """Return the mesh that torch's stands for."""
+    """Return our mesh for one of torch's."""
     known = _meshes.get(native)
     if known is None:
         names = native.mesh_dim_names or [f"dim_{number}" for number in range(native.ndim)]
@@ -150,10 +150,10 @@ def get_number(mesh: meshes.Mesh) -> int:
 
 
 def run_plan(local: torch.Tensor, source: layouts.Layout, target: layouts.Layout) -> torch.Tensor:
-    """Return what this rank has of a value after a relayout, given what it has before.
+    """Return this rank's part of a value after a relayout, from its part before.
 
     Raises:
-        RankDiedError: A rank that it needs has died, where the group's backend can tell.
+        RankDiedError: A rank that the relayout needs has died, and the group's backend has noticed.
     """
     return run_plans([local], [(source, target)])[0]
 
@@ -161,16 +161,16 @@ def run_plan(local: torch.Tensor, source: layouts.Layout, target: layouts.Layout
 def run_plans(
     given: Sequence[torch.Tensor], pairs: Sequence[tuple[layouts.Layout, layouts.Layout]]
 ) -> list[torch.Tensor]:
-    """`run_plan` for several values: those that take the same steps share the messages.
+    """Run relayouts of several values. Values that take the same steps share messages.
 
     Args:
-        given: What this rank has of each.
-        pairs: From which layout to which.
+        given: This rank's part of each value.
+        pairs: The old and the new layout of each value.
 
     Raises:
-        RankDiedError: As there.
+        RankDiedError: See `run_plan`.
     """
-    given = [local.resolve_conj().resolve_neg() for local in given]  # torch may have noted it only; numbers travel
+    given = [local.resolve_conj().resolve_neg() for local in given]  # torch may have deferred the conjugate or sign
     plans = [
         relayouts.plan_relayout(source, target, source.global_shape_from_local_shape(local.shape), local.element_size())
         for local, (source, target) in zip(given, pairs, strict=True)
@@ -196,7 +196,7 @@ def run_plans(
 def _take_step(
     given: Sequence[torch.Tensor], steps: Sequence[relayouts.Step], now: Sequence[layouts.Layout]
 ) -> list[torch.Tensor]:
-    """Take steps of one kind along one axis."""
+    """Run steps of one kind along one axis."""
     together = _TOGETHER.get(steps[0].kind) if len(given) > 1 else None
     try:
         if together is not None:
@@ -207,7 +207,7 @@ def _take_step(
 
 
 def _describe_ranks(step: relayouts.Step, layout: layouts.Layout) -> str:
-    """Say which ranks these are: the group of an axis numbers its own."""
+    """Return a sentence that maps the ranks of an axis's group, which numbers its own, to the ranks of all."""
     if step.kind is Kind.PERMUTE:
         return ""
     ranks = dist.get_process_group_ranks(_get_group(step, layout))
@@ -225,7 +225,7 @@ def _get_place(step: relayouts.Step, layout: layouts.Layout) -> int:
 
 def _split(local: torch.Tensor, step: relayouts.Step, layout: layouts.Layout) -> torch.Tensor:
     part = local.chunk(layout.mesh.dim_size(step.axis), step.dim)[_get_place(step, layout)]
-    return part.clone(memory_format=torch.contiguous_format)  # or it would keep the memory of the whole
+    return part.clone(memory_format=torch.contiguous_format)  # a view would keep the memory of the whole
 
 
 def _spread(local: torch.Tensor, step: relayouts.Step, layout: layouts.Layout) -> torch.Tensor:
@@ -262,7 +262,7 @@ def _sum_parts(local: torch.Tensor, step: relayouts.Step, layout: layouts.Layout
 
 
 def _permute(local: torch.Tensor, step: relayouts.Step, layout: layouts.Layout) -> torch.Tensor:
-    """Send this rank's part to the one that has it in the new order of axes, and take the one that it has there."""
+    """Send this rank's part to its rank under the new order of axes, and receive this rank's new part."""
     mesh = layout.mesh
     here, places = mesh.locate(get_number(mesh)), mesh.unravel_index()
     moved = set(layout.axes[step.dim])
@@ -291,7 +291,7 @@ _STEPS: Final[Mapping[Kind, Callable[[torch.Tensor, relayouts.Step, layouts.Layo
 }
 
 
-# --- several at once: what they send and receive lies one after the other ---------------------------------------------
+# --- several values at once: their data lie one after the other in a message ------------------------------------------
 
 
 def _gather_all(
@@ -325,7 +325,7 @@ def _sum_parts_of_all(
 
 
 def _take_apart(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return views of one tensor, of these shapes."""
+    """Return views of one flat tensor, with the shapes of other tensors."""
     parts: tuple[torch.Tensor, ...] = torch.split(flat, [one.numel() for one in like])
     return [part.view(one.shape) for part, one in zip(parts, like, strict=True)]
 
@@ -341,13 +341,13 @@ _TOGETHER: Final[
 
 
 class _Relayout(torch.autograd.Function):
-    """A relayout of what a rank has; its gradient is the relayout back."""
+    """A relayout of this rank's part; its gradient is the relayout back."""
 
     @staticmethod
     def forward(
         ctx: Any, local: torch.Tensor, source: layouts.Layout, target: layouts.Layout, slopes: layouts.Layout
     ) -> torch.Tensor:
-        ctx.pair = slopes, source.with_partial(())  # a term of a sum has the whole sum's slope: of both it is a replica
+        ctx.pair = slopes, source.with_partial(())  # a term has the slope of the whole sum: a replica along those axes
         moved = run_plan(local, source, target)
         return moved.view_as(moved) if moved is local else moved
 
@@ -357,12 +357,12 @@ class _Relayout(torch.autograd.Function):
 
 
 def move(native: torch_tensor.DTensor, target: layouts.Layout, slope_terms: Sequence[str] = ()) -> torch.Tensor:
-    """Return what this rank has of a DTensor after a relayout. Its gradient comes back by the plan, too.
+    """Return this rank's part of a DTensor after a relayout. Its gradient returns by a plan, too.
 
     Args:
         native: torch's DTensor, on the mesh of the layout.
-        target: How it is spread then.
-        slope_terms: The axes along which what each rank will compute of its gradient is a term of the sum.
+        target: The new layout.
+        slope_terms: The axes along which the ranks' gradients will be terms of a sum.
     """
     native = settle(native)
     source = read_placements(native.placements, native.ndim, target.mesh)
@@ -374,6 +374,6 @@ def move(native: torch_tensor.DTensor, target: layouts.Layout, slope_terms: Sequ
 
 
 def build_dtensor(local: torch.Tensor, layout: layouts.Layout) -> torch_tensor.DTensor:
-    """Return torch's DTensor of which this rank has a part."""
+    """Return torch's DTensor from this rank's part."""
     placements = list_placements(layout)
     return torch_tensor.DTensor.from_local(local, get_device_mesh(layout.mesh), placements, run_check=False)

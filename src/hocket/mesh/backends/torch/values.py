@@ -1,4 +1,4 @@
-"""Values on meshes of PyTorch: torch's ``DTensor`` with its layout, and to and from numpy."""
+"""Values on meshes of PyTorch: torch's ``DTensor`` with its layout, and conversion from and to numpy."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class TorchTensor(tensors.DTensor):
     """A DTensor of PyTorch.
 
     Args:
-        native: torch's own.
-        layout: How it is spread.
+        native: torch's own DTensor.
+        layout: The layout of the value.
     """
 
     __slots__ = ("_layout", "_native")
@@ -48,7 +48,7 @@ class TorchTensor(tensors.DTensor):
 
     @property
     def local(self) -> torch.Tensor:
-        """This rank's part, without a history for gradients."""
+        """This rank's part, detached from the gradient's history."""
         found: torch.Tensor = self._native.to_local().detach()
         return found
 
@@ -56,7 +56,7 @@ class TorchTensor(tensors.DTensor):
         whole = layouts.Layout.replicated(self._layout.mesh, len(self.shape))
         local = self.local
         found = relayouts.run_plan(local, self._layout, whole)
-        return to_numpy(found.clone() if found is local else found)  # the caller's own
+        return to_numpy(found.clone() if found is local else found)  # the caller owns the result
 
     def _compute(self, function: Callable[..., object], *args: object) -> object:
         if any(isinstance(arg, (str, bytes, dict)) for arg in args):
@@ -69,7 +69,7 @@ class TorchTensor(tensors.DTensor):
     def __torch_function__(
         cls, function: Callable[..., Any], kinds: object, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Have torch's functions take it, alone and in lists, beside tensors that all ranks have."""
+        """Let torch's functions accept it, alone and in lists, beside tensors that all ranks have."""
         given = functions.flatten((args, kwargs or {}))
         mesh = next(one.layout.mesh for one in given if isinstance(one, tensors.DTensor))
         args, kwargs = functions.map_leaves((tuple(args), kwargs or {}), lambda one: open_value(one, mesh))
@@ -78,7 +78,7 @@ class TorchTensor(tensors.DTensor):
 
 
 def open_value(value: object, mesh: meshes.Mesh) -> object:
-    """Return what torch computes with: of a DTensor torch's own, of an array that all ranks have a replica."""
+    """Return torch's form of a value: a DTensor's own, or a replica of an array that all ranks have."""
     if isinstance(value, tensors.DTensor):
         return value.native
     if isinstance(value, np.ndarray) and value.ndim:
@@ -89,7 +89,7 @@ def open_value(value: object, mesh: meshes.Mesh) -> object:
 
 
 def wrap(value: Any, mesh: meshes.Mesh) -> Any:
-    """Return torch's ``DTensor`` on a mesh as ours; each of several; anything else as it is."""
+    """Return torch's ``DTensor`` on a mesh as ours, also in tuples and lists; return other values unchanged."""
     if isinstance(value, (tuple, list)):
         made = [wrap(one, mesh) for one in value]
         return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
@@ -100,7 +100,7 @@ def wrap(value: Any, mesh: meshes.Mesh) -> Any:
 
 
 def adopt(native: torch_tensor.DTensor) -> TorchTensor:
-    """Return torch's ``DTensor``, on whatever mesh, as ours."""
+    """Return torch's ``DTensor``, on any mesh, as ours."""
     found: TorchTensor = wrap(native.detach(), relayouts.find_mesh(native.device_mesh))
     return found
 
@@ -110,7 +110,7 @@ def _find_dtype(dtype: torch.dtype) -> np.dtype[Any]:
 
 
 def to_numpy(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """Return a tensor as numpy's, bfloat16 too."""
+    """Return a tensor as a numpy array, including bfloat16."""
     tensor = tensor.resolve_conj().resolve_neg()
     if tensor.dtype is torch.bfloat16:
         return tensor.contiguous().view(torch.int16).numpy().view(_find_dtype(tensor.dtype))
@@ -118,7 +118,7 @@ def to_numpy(tensor: torch.Tensor) -> npt.NDArray[Any]:
 
 
 def to_torch(value: Any) -> torch.Tensor:
-    """Return an array as torch's tensor, bfloat16 too."""
+    """Return an array as a torch tensor, including bfloat16."""
     if isinstance(value, torch.Tensor):
         return value.detach()
     array = np.ascontiguousarray(value) if np.ndim(value) else np.array(value)

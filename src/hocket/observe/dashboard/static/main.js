@@ -121,13 +121,13 @@ function Session({ pid, page }) {
       ${page === "errors" && html`<${Errors} snapshot=${snapshot} />`}`}`;
 }
 
-// What there is without a session: the runs and searches of a folder.
+// The pages without a session: the runs and searches of a folder.
 function useFolder(isWanted) {
   const [found, setFound] = useState({ runs: [], searches: [] });
   useEffect(() => (isWanted ? repeat(async () => {
     try {
       setFound({ runs: await ask("/api/runs"), searches: await ask("/api/searches") });
-    } catch { /* the list of sessions says what is wrong */ }
+    } catch { /* the list of sessions shows what is wrong */ }
   }, 2) : undefined), [isWanted]);
   return found;
 }

@@ -1,4 +1,4 @@
-// What parts of the session's processes show of themselves: parameter servers, data sets, meshes.
+// Parts of the session's processes: parameter servers, datasets, meshes.
 
 import { html, useEffect, useRef, useState } from "/static/vendor/htm-preact.js";
 import { ask, repeat } from "/static/source.js";
@@ -10,7 +10,7 @@ const SILENT_SECONDS = 3;
 function useParts(pid) {
   const [parts, setParts] = useState(null);
   useEffect(() => repeat(async () => {
-    try { setParts(await ask("/api/parts", { pid })); } catch { /* the page's own questions say what is wrong */ }
+    try { setParts(await ask("/api/parts", { pid })); } catch { /* the page's own requests show what is wrong */ }
   }, 1), [pid]);
   return parts;
 }
@@ -26,7 +26,7 @@ function groupBy(rows, key) {
   return groups;
 }
 
-// How fast a count grows, from how it was some seconds ago.
+// Returns a count's growth per second, over the last ten seconds at most.
 function useRate(value) {
   const seen = useRef([]);
   const now = performance.now() / 1000;
@@ -104,7 +104,7 @@ export function Servers({ pid }) {
         coordinators=${(parts.coordinators ?? []).filter((one) => one.strategy === strategy)} /></section>`)}`;
 }
 
-// --- data sets ---
+// --- datasets ---
 
 function Execution({ facts, number }) {
   const last = facts.stages.at(-1);
@@ -136,7 +136,7 @@ export function Data({ pid }) {
 
 // --- meshes ---
 
-// A square for each device: the same colour is the same part of the value.
+// A square for each device. Squares of one colour hold the same shard of the value.
 function Parts({ parts }) {
   const known = [...new Set(parts.map(String))];
   const label = `${known.length} different parts on ${parts.length} devices`;

@@ -1,4 +1,4 @@
-// Searches: their trials, what goes with a good value, and the metric over reports.
+// Searches: their trials, the hyperparameters that affect a metric, and its curves.
 
 import { html, useEffect, useState } from "/static/vendor/htm-preact.js";
 import { ask, repeat } from "/static/source.js";
@@ -10,7 +10,7 @@ const HEIGHT = 260;
 const MARGIN = 40;
 const MOST_LINES = 300;
 
-// Where values lie from 0 to 1: numbers where they are (by their logarithms, if they span much), others by their order.
+// Returns places from 0 to 1: of numbers by value (or by logarithm, if they span much), of other values by order.
 function buildAxis(values) {
   const known = values.filter((value) => value !== null && value !== undefined);
   const isNumber = known.length > 0 && known.every((value) => typeof value === "number");
@@ -142,7 +142,7 @@ export function Search({ driver }) {
     try {
       const found = await ask("/api/searches");
       setSearches(driver ? found.filter((one) => one.driver_pid === driver) : found);
-    } catch { /* the page's own questions say what is wrong */ }
+    } catch { /* the page's own requests show what is wrong */ }
   }, 2), [driver]);
   if (!searches) return null;
   if (!searches.length) {

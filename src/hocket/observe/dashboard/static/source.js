@@ -1,8 +1,8 @@
-// Where the figures come from: the token, and one question at a time to each path.
+// The source of the data: the token, and repeated requests, one at a time for each path.
 
 const KEY = "hocket-token";
 
-// The token comes in the fragment, and goes from the address at once: what is pasted elsewhere then does not have it.
+// The token comes in the fragment. Remove it from the address at once, so that a copied address does not have it.
 function takeToken() {
   const given = location.hash.slice(1);
   if (/^[0-9a-f]{64}$/.test(given)) {
@@ -26,7 +26,7 @@ export async function ask(path, given = {}) {
   throw new Refused(await answer.text());
 }
 
-// Calls `look` now, and again `seconds` after it has ended, while the page is visible; returns what stops that.
+// Calls `look` now, and `seconds` after each call's end while the page is visible; returns a function that stops this.
 export function repeat(look, seconds) {
   let timer = 0;
   let stopped = false;

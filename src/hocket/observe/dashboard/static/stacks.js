@@ -1,4 +1,4 @@
-// Where a process is: its threads' stacks, and a flame graph of a second of it.
+// The stacks of a process's threads, and a flame graph of one second.
 
 import { html, useEffect, useState } from "/static/vendor/htm-preact.js";
 import { ask } from "/static/source.js";

@@ -1,4 +1,4 @@
-// The task stream: a row a process, drawn on a canvas.
+// The task stream: a row for each process, drawn on a canvas.
 
 import { html, useEffect, useRef, useState } from "/static/vendor/htm-preact.js";
 import { ask, repeat } from "/static/source.js";
@@ -7,7 +7,7 @@ import { count, duration } from "/static/text.js";
 const ROW = 26;
 const LABEL = 92;
 const WINDOWS = [["1 s", 1], ["10 s", 10], ["1 min", 60], ["10 min", 600], ["all", 0]];
-const WAITS = 4; // kinds from here on are no runs of a user's code
+const WAITS = 4; // from here on, kinds are not runs of a user's code
 const DEATH = 6;
 
 const FAILED = 1;
@@ -23,7 +23,7 @@ function color(name) {
   return `hsl(${hash % 360} ${45 + (hash >>> 9) % 25}% ${isDark() ? 62 : 45}%)`;
 }
 
-// Gives each span of a row a line in which it overlaps no other.
+// Gives each span of a row a line without overlaps.
 function stack(spans) {
   const ends = [];
   return spans.map((span) => {
@@ -34,7 +34,7 @@ function stack(spans) {
   });
 }
 
-// The rows that have something to show, and the driver's.
+// The rows with spans, and the driver's row.
 const listLanes = (picture, running) => picture.lanes.filter(
   (lane) => lane.count || !lane.worker_id || running.some((one) => one.pid === lane.pid));
 const isFollowing = (picture) => picture.now - picture.end < 0.1;
@@ -75,7 +75,7 @@ function draw(canvas, picture, running) {
       });
     }
     const open = isFollowing(picture) ? running.find((one) => one.pid === lane.pid) : null;
-    if (open) { // it has no span before it ends
+    if (open) { // a running task has no span yet
       const left = Math.max(LABEL, width - open.task_seconds * scale);
       const span = [picture.end - open.task_seconds, open.task_seconds, -1, 0, 0, 0];
       to.globalAlpha = 0.55;
@@ -136,7 +136,7 @@ export function Stream({ pid, running }) {
       try {
         setPicture(await ask("/api/events", given));
       } catch {
-        // The session's own figures are asked for at the same time, and say what is wrong.
+        // The page also asks for the session's state, and that answer says what is wrong.
       }
     };
     if (isPaused) { look(); return undefined; }

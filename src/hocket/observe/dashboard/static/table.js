@@ -2,7 +2,7 @@
 
 import { html, useState } from "/static/vendor/htm-preact.js";
 
-// Columns are [label, show, kind, key]: with a key, a click on the label sorts by it.
+// Columns are [label, show, kind, key]. If there is a key, a click on the label sorts by it.
 export function Table({ caption, columns, rows, empty, id }) {
   const [order, setOrder] = useState([null, 1]);
   if (!rows.length) return html`<p class="quiet">${empty}</p>`;
@@ -21,7 +21,7 @@ export function Table({ caption, columns, rows, empty, id }) {
   </table></div>`;
 }
 
-// What is not known comes last, whichever way the rest is sorted.
+// Unknown values come last in either order.
 function compare(one, other, sign) {
   const [hasOne, hasOther] = [one ?? null, other ?? null].map((value) => value !== null);
   if (!hasOne || !hasOther) return Number(hasOther) - Number(hasOne);

@@ -1,4 +1,4 @@
-// Figures as people read them.
+// Figures in readable form.
 
 export function bytes(value) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -20,7 +20,7 @@ export const count = (value) => Math.round(value).toLocaleString("en");
 
 export const many = (value, what) => `${count(value)} ${what}${Math.round(value) === 1 ? "" : "s"}`;
 
-// What a program has reported: whole numbers whole, others with six digits or three after the point.
+// A reported value: a whole number as it is, another with six digits or three after the point.
 export function figure(value) {
   if (value === null || value === undefined) return "-";
   if (typeof value !== "number" || Number.isSafeInteger(value)) return String(value);
@@ -28,7 +28,7 @@ export function figure(value) {
   return size >= 1e6 && size < 1e15 ? String(Number(value.toFixed(3))) : String(Number(value.toPrecision(6)));
 }
 
-// A mark of an axis, with the digits that tell it from the next one.
+// A mark of an axis, with enough digits to differ from the next one.
 export function tick(value, step) {
   const size = Math.abs(value);
   if (value !== 0 && (size >= 1e9 || step < 1e-6)) {

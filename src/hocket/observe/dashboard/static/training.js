@@ -1,10 +1,10 @@
-// Runs of trainers: curves, what ranks spend their time on, and where they are.
+// Training runs: curves, ranks' time by part, and ranks' stacks.
 
 import { html, useEffect, useRef, useState } from "/static/vendor/htm-preact.js";
 import { ask, repeat } from "/static/source.js";
 import { count, duration, figure, many, tick } from "/static/text.js";
 
-// As in `spending.Spent`, with what is left at the end.
+// The fields of `spending.Spent`, and the computing time after them.
 const TOTAL = 0;
 const PARTS = [
   ["compute", 7, "--compute"], ["data", 1, "--data"], ["waits for ranks", 2, "--wait"], ["exchange", 3, "--exchange"],
@@ -18,7 +18,7 @@ const HEIGHT = 200;
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const isDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
 
-// uPlot is a script of the old kind, and only this page needs it.
+// uPlot is no module, and only this page needs it, so load it as a script here.
 let loading = null;
 function loadPlots() {
   loading ??= new Promise((done, fail) => {
@@ -34,7 +34,7 @@ function loadPlots() {
   return loading;
 }
 
-// The ranks' lines of a metric; of many ranks the first, the least and the greatest.
+// The lines of a metric, one for each rank; with many ranks rank 0, the least and the greatest.
 function chooseLines(columns) {
   if (columns.length <= MOST_LINES) return columns.map((values, rank) => [`rank ${rank}`, values]);
   const over = (choose) => columns[0].map((_, at) => {
@@ -201,7 +201,7 @@ export function Training({ driver }) {
     try {
       const found = await ask("/api/runs");
       setRuns(driver ? found.filter((one) => one.driver_pid === driver) : found);
-    } catch { /* the page's own questions say what is wrong */ }
+    } catch { /* the page's own requests show what is wrong */ }
   }, 2), [driver]);
   if (!runs) return null;
   if (!runs.length) {

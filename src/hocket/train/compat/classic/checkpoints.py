@@ -1,4 +1,4 @@
-"""The checkpoints of a run of `Trainer`: dicts, of which the best or the latest are kept as files."""
+"""The checkpoints of a run of `Trainer`: dicts. The best or the latest are kept as files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hocket.train.rank import questions
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointStrategy:
-    """Which checkpoints of a run are kept as files.
+    """The rule for which checkpoints of a run are kept as files.
 
     Raises:
         ValueError: A value breaks a rule.
@@ -36,9 +36,9 @@ class CheckpointStrategy:
     """
 
     num_to_keep: int | None = None
-    """How many: the best by score. None keeps all; 0 keeps none, and the latest only in memory."""
+    """How many to keep: the best by score. None keeps all. 0 keeps none as files, and only the latest in memory."""
     checkpoint_score_attribute: str = session.TIMESTAMP
-    """The key of the score in what is saved. The default makes the latest the best. NaN is worst."""
+    """The key of the score in checkpoints. By default the latest is the best. NaN is the worst."""
     checkpoint_score_order: str = "max"
     """Whether the best score is the ``"max"`` or the ``"min"``."""
 
@@ -66,7 +66,7 @@ class CheckpointStore:
         self.folder = folder
         self.strategy = strategy
         self.latest_blob = start_blob
-        """What was saved last, or what the run began with, pickled."""
+        """The last saved checkpoint, or the checkpoint that the run began with, pickled."""
         self._has_saved = False
         self._count = 0
         self._kept: list[_Kept] = []
@@ -81,11 +81,11 @@ class CheckpointStore:
 
     @property
     def best_path(self) -> Path | None:
-        """The file with the best score; of equals the newest. None if there is no file."""
+        """The file with the best score, and the newest of equal ones. None if there is no file."""
         return max(self._kept, key=self._rank).path if self._kept else None
 
     def take(self, saved: questions.HandOver) -> None:
-        """Keep what rank 0 has saved."""
+        """Keep a checkpoint of rank 0."""
         assert saved.blob is not None, "it is rank 0's"
         self.latest_blob = saved.blob
         self._has_saved = True
@@ -110,12 +110,12 @@ class CheckpointStore:
 
 
 def load(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
-    """Read a file that a run has kept.
+    """Read a checkpoint from a file that a run has kept.
 
     Raises:
-        UntrustedFolderError: Others may write it, and are not trusted.
-        FileNotFoundError: There is none.
-        ValueError: It is no checkpoint.
+        UntrustedFolderError: Other users may write the file, and `trust` is False.
+        FileNotFoundError: There is no such file.
+        ValueError: The file is not a checkpoint.
     """
     found = cloudpickle.loads(_read(path, trust=trust))
     if not isinstance(found, dict):
@@ -127,11 +127,11 @@ def load(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
 
 
 def encode(checkpoint: Mapping[str, object] | str | Path | None) -> bytes | None:
-    """Return, pickled, what `Trainer.run` was given to begin with.
+    """Return the first checkpoint of a run, pickled.
 
     Raises:
-        TypeError: It is neither a dict nor a path.
-        UntrustedFolderError: Others may write the file.
+        TypeError: `checkpoint` is neither a dict nor a path.
+        UntrustedFolderError: Other users may write the file.
         FileNotFoundError: There is no such file.
     """
     if checkpoint is None:

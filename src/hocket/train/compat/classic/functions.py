@@ -1,4 +1,4 @@
-"""The functions of 2022 for a training function. Outside one they warn once and act as in a single process."""
+"""The functions of 2022 for a training function. Outside one, they warn once and act as in a single process."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ def local_rank() -> int:
 
 
 def world_size() -> int:
-    """Return how many ranks there are; 1 outside a training function. See `world_rank`."""
+    """Return the number of ranks; 1 outside a training function. See `world_rank`."""
     info = report_forms.get_optional_info("world_size")
     return 1 if info is None else info.world_size
 
 
 def save_checkpoint(**state: object) -> None:
-    """Save a dict; that of rank 0 is kept. Every rank must call it, in the same order as `report`.
+    """Save a dict; only rank 0's is kept. Every rank must call this function and `report` in the same order.
 
-    It returns when the driver has it. A `DistributedDataParallel` among the values is saved as the model in it.
+    The function returns when the driver has the dict. A ``DistributedDataParallel`` is saved as the model inside it.
 
     Args:
-        **state: What can be pickled.
+        **state: Values that can be pickled.
 
     Raises:
-        ValueError: It cannot be pickled, or lacks the number that `CheckpointStrategy` names.
-        RuntimeError: The function is run by ``fit()``, which keeps folders.
+        ValueError: A value cannot be pickled, or the number that `CheckpointStrategy` names is missing.
+        RuntimeError: The training function is run by ``fit()``, which saves folders.
 
     Example:
         >>> import tempfile
@@ -77,10 +77,10 @@ def save_checkpoint(**state: object) -> None:
 
 
 def load_checkpoint() -> dict[str, Any] | None:
-    """Return what was saved last, or what `Trainer.run` was given; None if there is nothing. See `save_checkpoint`.
+    """Return the last saved dict, or the checkpoint given to `Trainer.run`; None without both. See `save_checkpoint`.
 
     Raises:
-        RuntimeError: The function is run by ``fit()``, which keeps folders.
+        RuntimeError: The training function is run by ``fit()``, which saves folders.
     """
     current = report_forms.get_optional_classic()
     if current is not None:

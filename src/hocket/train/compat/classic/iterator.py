@@ -1,4 +1,4 @@
-"""One run of a `Trainer`, which the driver takes report by report."""
+"""One run of a `Trainer`, from which the driver takes report by report."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _log = logging.getLogger("hocket.train")
 
 @final
 class TrainingIterator:
-    """Gives the reports of a run: a list of dicts for each, by rank. Made by `Trainer.run_iterator`.
+    """The iterator over a run's reports, each a list of dicts by rank. Made by `Trainer.run_iterator`.
 
-    The ranks wait in ``report`` for the next call. An exception of the training function comes out of
-    ``next``. When ranks die, the training function is started again, in new processes, from what was saved last.
+    The ranks wait in ``report`` for the next call. ``next`` raises the training function's errors. When ranks die, the
+    training function is started again, in new processes, from the last saved checkpoint.
 
     Args:
-        begin: Starts the training function from a checkpoint; told whether in new ranks. Returns the ranks.
-        store: Takes what is saved.
-        max_retries: How often ranks may die; -1 is without end.
-        on_end: Called when the run is over; told whether it ended well.
+        begin: Starts the training function from a checkpoint, with a flag for new ranks, and returns the ranks.
+        store: Takes saved checkpoints.
+        max_retries: How often ranks may die; -1: without end.
+        on_end: Called when the run is over, with whether it ended well.
     """
 
     def __init__(
@@ -57,18 +57,17 @@ class TrainingIterator:
         return results
 
     def is_finished(self) -> bool:
-        """Tell whether the training function has returned in all ranks, and all reports were given."""
+        """Return whether the training function has returned in all ranks, and all reports were taken."""
         return self._results is not None
 
     def get_final_results(self, force: bool = False) -> list[Any] | None:
-        """Return what the training function returned, by rank; None if reports are still to be taken.
+        """Return the training function's values, by rank; None if reports are still to be taken.
 
         Args:
-            force: Whether they are dropped, and the end of the training function is waited for. What it saves is
-                dropped too.
+            force: Whether to drop the remaining reports and checkpoints, and wait for the end of the training function.
 
         Raises:
-            Exception: What the training function raised.
+            Exception: The training function's error.
             WorkerGroupError: A rank died.
         """
         if self._results is None and not self._is_over:
@@ -82,7 +81,7 @@ class TrainingIterator:
         return self._results
 
     def close(self) -> None:
-        """Give the run up, if it is not over: its ranks are ended."""
+        """Give the run up if it is not over, and end its ranks."""
         if not self._is_over:
             self._end(is_good=False)
 
@@ -106,7 +105,7 @@ class TrainingIterator:
             self._store.take(first)
 
     def _start(self, error: errors.WorkerGroupError | None = None) -> ranks.Ranks:
-        """Start the training function, after an error again, as long as ranks die and may."""
+        """Start the training function, again and again while ranks die and the budget allows it."""
         while True:
             if error is not None and not (ranks.is_death(error) and self._budget.spend("max_retries", error)):
                 raise error
@@ -124,7 +123,7 @@ class TrainingIterator:
         self._on_end(is_good)
 
     def _guard(self, step: Callable[[], object]) -> Any:
-        """Do something; an error of any kind ends the run."""
+        """Call a step of the run. An error of any kind ends the run."""
         try:
             return step()
         except BaseException:

@@ -1,4 +1,4 @@
-"""The ranks of a `Trainer`, which stay from one run to the next: a worker group, or a thread of this process."""
+"""The ranks of a `Trainer`, which stay from run to run: a worker group, or a thread of this process."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from hocket.train.rank import questions, rank_actor, rank_info, report_queue
 from hocket.train.run import backend, failures, in_process, training_run, worker_group
 
 Hook = Callable[[], Any]
-"""What `Trainer.start` was given to call in each rank."""
+"""The hook of `Trainer.start`, called in each rank."""
 
 END_SECONDS = 0.3
-"""How long the end of a rank waits for a training function in a thread, which nobody can end. A guess."""
+"""Seconds that the end of a rank waits for a training function in a thread, as threads cannot be killed. A guess."""
 
 _NAMES = {"value[1][2][0]": "config", "value[1][1]": "train_func"}
 
 
 class AbandonedRun(BaseException):
-    """Ends a training function whose run nobody follows any more.
+    """The error that ends a training function after its run was given up.
 
-    No Exception, so that the function does not handle it.
+    It is not an ``Exception``, so that the function does not handle it.
     """
 
 
 class Ranks(abc.ABC):
-    """Ranks that live.
+    """Living ranks. Used by one thread; `shutdown` must be called.
 
-    Used by one thread; `shutdown` must be called. An error of a run leaves them unusable: start others.
+    After an error of a run they are unusable, and others must be started.
     """
 
     def __init__(self, size: int) -> None:
@@ -46,10 +46,10 @@ class Ranks(abc.ABC):
 
     def _reset(self) -> None:
         self._owed: dict[int, int] = {}
-        """The number of the question of each rank that waits for its answer, which the next call brings."""
+        """The question's number for each rank that waits for an answer. The next call brings the answer."""
         self._ended: set[int] = set()
         self._is_enough = False
-        """Whether nothing is taken any more, which the answers tell."""
+        """Whether the driver takes no more reports. The answers pass this on."""
 
     def begin(
         self,
@@ -58,18 +58,18 @@ class Ranks(abc.ABC):
         args: tuple[object, ...],
         run_storage: storage.Storage,
     ) -> None:
-        """Start the training function in each."""
+        """Start the training function in each rank."""
         self._reset()
         shared = rank_info.AttemptInfo(world_size=self._size, run_storage=run_storage, stays=True)
         self._begin((session.perform, (task, function, args)), shared)
 
     def take(self) -> list[questions.HandOver | None]:
-        """Wait for the next thing of each rank, None of one that has returned.
+        """Return the next report or checkpoint of each rank; None for a rank that has returned.
 
-        What was taken before is then dealt with.
+        The call also answers the last ones, which by then are processed.
 
         Raises:
-            Exception: What the training function raised; `WorkerGroupError` if a rank died.
+            Exception: The training function's error; `WorkerGroupError` if a rank died.
         """
         taken: dict[int, questions.HandOver] = {}
         missing = set(range(self._size)) - self._ended
@@ -77,7 +77,7 @@ class Ranks(abc.ABC):
             self._ask(rank)
         while missing:
             rank, batch, has_ended = self._receive()
-            for item in batch:  # of signals nothing is made: the next one ends the process
+            for item in batch:  # signals are ignored: the next SIGTERM ends the process
                 if isinstance(item, questions.Question) and isinstance(item.about, questions.HandOver):
                     self._owed[rank] = item.number
                     taken[rank] = item.about
@@ -90,17 +90,17 @@ class Ranks(abc.ABC):
         return [taken.get(rank) for rank in range(self._size)]
 
     def finish_now(self) -> list[Any]:
-        """Let the training function run to its end, and take nothing any more; return what it returns, by rank.
+        """Let the training function run to its end without taking its reports; return its values by rank.
 
         Raises:
-            Exception: As `take`.
+            Exception: As in `take`.
         """
         self._is_enough = True
         self.take()
         return self.finish()
 
     def _pay(self, rank: int) -> tuple[questions.Answer, ...]:
-        """Return the answer that a rank is owed, if it is."""
+        """Return the answer that a rank waits for, if any."""
         return (questions.Answer(self._owed.pop(rank), self._is_enough),) if rank in self._owed else ()
 
     @abc.abstractmethod
@@ -108,32 +108,32 @@ class Ranks(abc.ABC):
 
     @abc.abstractmethod
     def _ask(self, rank: int) -> None:
-        """Ask a rank what comes next, and give it the answers that it is owed, in one call."""
+        """Request a rank's next items, and send the answers that it waits for, in one call."""
 
     @abc.abstractmethod
     def _receive(self) -> tuple[int, list[report_queue.Item], bool]:
-        """Wait for a question's answer from any rank; return the rank, the answer, and whether it has ended."""
+        """Wait for items of any rank; return the rank, the items, and whether the rank has ended."""
 
     @abc.abstractmethod
     def finish(self) -> list[Any]:
-        """Return what the training function returned, by rank.
+        """Return the training function's values, by rank.
 
         Raises:
-            Exception: As `take`.
+            Exception: As in `take`.
         """
 
     @abc.abstractmethod
     def shutdown(self, *, is_clean: bool) -> None:
-        """End them. Can be called again.
+        """End the ranks. Can be called more than once.
 
         Args:
-            is_clean: Whether no run was left in the middle.
+            is_clean: Whether the last run is finished.
         """
 
 
 @final
 class WorkerRanks(Ranks):
-    """Processes: a `WorkerGroup`."""
+    """Ranks that are processes: a `WorkerGroup`."""
 
     def __init__(
         self, scaling: configs.ScalingConfig, backend_config: backend.BackendConfig, hook: Hook | None
@@ -159,7 +159,7 @@ class WorkerRanks(Ranks):
         infos = [rank_info.build(shared, rank, place, use_gpu=use_gpu) for rank, place in enumerate(group.places)]
         self._runs = [handle.run.remote(ref, info) for handle, info in zip(group.actors, infos, strict=True)]
         self._loop = wait_loop.WaitLoop()
-        for rank, run in enumerate(self._runs):  # it may fail before its first report
+        for rank, run in enumerate(self._runs):  # a rank may fail before its first report
             self._loop.add(run, functools.partial(group.get, rank), owner=rank)
 
     def _ask(self, rank: int) -> None:
@@ -180,24 +180,24 @@ class WorkerRanks(Ranks):
         return self._received.popleft()
 
     def finish(self) -> list[object]:
-        """Return what the training function returned, by rank."""
+        """Return the training function's values, by rank."""
         with self._as_raised():
             return self._group.gather(self._runs)
 
     @contextlib.contextmanager
     def _as_raised(self) -> Iterator[None]:
-        """Have what the training function raised come out as what it was, with a note of the rank."""
+        """Raise the training function's error as it was, with a note that names the rank."""
         try:
             yield
         except errors.WorkerGroupError as error:
             if is_death(error):
                 raise
-            rank, cause = list(error.worker_failures.items())[-1]  # those that do not answer come before it
+            rank, cause = list(error.worker_failures.items())[-1]  # silent ranks come before it
             BaseException.add_note(cause, f"It was raised in rank {rank} of {self._size}.")
             raise cause from cause.__cause__
 
     def shutdown(self, *, is_clean: bool) -> None:
-        """End them; a backend is taken apart first if no run was left in the middle."""
+        """End the ranks. Shut the backend down first if the last run is finished."""
         try:
             if is_clean and core_session.is_initialized():
                 self._backend.on_shutdown(self._group)
@@ -206,7 +206,7 @@ class WorkerRanks(Ranks):
 
 
 def is_death(error: errors.WorkerGroupError) -> bool:
-    """Tell whether ranks died, and did not only raise."""
+    """Return whether ranks died, and did not only raise errors."""
     return any(failures.is_death(failure) for failure in error.worker_failures.values())
 
 
@@ -237,7 +237,7 @@ class ThreadRank(Ranks):
             self._error = error
 
     def _ask(self, rank: int) -> None:
-        """Nothing is sent: `_receive` calls."""
+        """Do nothing, because `_receive` makes the call."""
 
     def _receive(self) -> tuple[int, list[report_queue.Item], bool]:
         batch, has_ended = self._actor.take_reports(self._pay(0))
@@ -246,7 +246,7 @@ class ThreadRank(Ranks):
         return 0, batch, has_ended
 
     def finish(self) -> list[Any]:
-        """Return what the training function returned."""
+        """Return the training function's value."""
         assert self._thread is not None, "begin comes first"
         self._thread.join()
         if self._error is not None:
@@ -254,7 +254,7 @@ class ThreadRank(Ranks):
         return [self._returned]
 
     def shutdown(self, *, is_clean: bool) -> None:
-        """End the training function at its next report, if it runs; wait a moment for that."""
+        """End the training function at its next report, if it runs, and wait a moment for that."""
         if self._thread is not None:
             self._actor.abandon(AbandonedRun())
             self._thread.join(END_SECONDS)

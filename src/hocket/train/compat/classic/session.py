@@ -19,7 +19,7 @@ from hocket.train.rank import worker_session
 from hocket.util import lookup
 
 TIMESTAMP = "_timestamp"
-"""The key of the seconds since 1970 in what is reported and saved."""
+"""The key of the time in reports and checkpoints: seconds since 1970."""
 
 
 @final
@@ -28,34 +28,34 @@ class Task:
     """The work of a rank in one run."""
 
     checkpoint_blob: bytes | None
-    """What ``load_checkpoint`` returns at first, pickled."""
+    """The first value of ``load_checkpoint``, pickled."""
     score_attribute: str | None
-    """The key of the score in what is saved; None if it is kept in no files, and needs no score."""
+    """The key of the score in checkpoints; None if checkpoints are not kept as files, and need no score."""
     is_detailed: bool
-    """Whether reports say where and when they were made."""
+    """Whether reports include where and when they were made."""
 
 
 @final
 class RankSession:
-    """The state behind the functions of 2022 in one rank: hands what they are given to the driver, and waits for it."""
+    """The state behind the functions of 2022 in one rank. It sends their values to the driver, and waits for it."""
 
     def __init__(self, task: Task, rank: worker_session.WorkerSession) -> None:
         self._task = task
         self._rank = rank
         blob = task.checkpoint_blob
         self.checkpoint: dict[str, Any] | None = None if blob is None else cloudpickle.loads(blob)
-        """What was saved last, or what the run began with."""
+        """The last saved checkpoint, or the checkpoint that the run began with."""
         self._iteration = 0
         self._started = self._last = time.monotonic()
         self._is_ignored = False
         self._lock = threading.Lock()
 
     def report(self, metrics: dict[str, Any]) -> None:
-        """Hand metrics to the driver, and wait until it has taken them."""
+        """Send metrics to the driver, and wait until it has taken them."""
         self._hand_over("report", {**metrics, **self._describe()})
 
     def _describe(self) -> dict[str, object]:
-        """Return what every report says besides its metrics."""
+        """Return the entries that are added to every report's metrics."""
         now = time.monotonic()
         self._iteration += 1
         found: dict[str, Any] = {
@@ -75,7 +75,7 @@ class RankSession:
         return found
 
     def save_checkpoint(self, state: dict[str, object]) -> None:
-        """Hand a checkpoint to the driver, which keeps rank 0's, and wait until it has it."""
+        """Send a checkpoint to the driver, which keeps rank 0's, and wait until it has taken it."""
         self.checkpoint = state = {TIMESTAMP: int(time.time()), **_unwrap(state)}
         is_first, key = self._rank.info.rank == 0, self._task.score_attribute
         score = _get_score(state, key) if is_first and key is not None else None
@@ -83,22 +83,21 @@ class RankSession:
 
     def _hand_over(self, call: str, values: dict[str, object] | None, score: float | None = None) -> None:
         blob = None if values is None else _encode(call, values)
-        with self._lock:  # of several threads one after the other
+        with self._lock:  # several threads take turns
             if not self._is_ignored:
                 self._is_ignored = self._rank.hand_over(call, blob, score)
 
 
 def perform(task: Task, function: Callable[..., object], args: tuple[object, ...]) -> object:
-    """Run a training function of 2022 in a rank; return what it returns. It is what `Trainer` has ranks run."""
+    """Run a training function of 2022 in a rank, and return its value. Ranks of `Trainer` run this function."""
     rank = worker_session.get_session("Trainer.run")
     rank.classic = RankSession(task, rank)
     return function(*args)
 
 
 def _unwrap(state: dict[str, object]) -> dict[str, object]:
-    """Return the state with models in place of their DistributedDataParallel wrappers, which cannot be loaded
-    without the group."""
-    torch = sys.modules.get("torch")  # a wrapper can only be there if torch is; it is not imported for this
+    """Return the state with models in place of DistributedDataParallel wrappers, which only load in a process group."""
+    torch = sys.modules.get("torch")  # without torch there can be no wrapper, so torch is not imported for this
     if torch is None or not torch.distributed.is_available():
         return state
     wrapper = torch.nn.parallel.DistributedDataParallel

@@ -1,4 +1,4 @@
-"""The trainer of 2022."""
+"""Ray Train's trainer of 2022."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ from hocket.train.run import backend as backend_module
 from hocket.train.run import worker_group
 
 BACKENDS = ("torch", "tensorflow", "horovod", "none")
-"""What `Trainer` knows by name."""
+"""The names of `Trainer`'s backends."""
 
 DETAILS_SWITCH = "TRAIN_RESULT_ENABLE_DETAILED_AUTOFILLED_METRICS"
-"""The environment variable of the driver that asks for what only a few want in each report."""
+"""The driver's environment variable that adds details to each report: date, host, process, total time."""
 
 
 @final
 @keywords.explained(aliases=spellings.SCALING)
 class Trainer:
-    """Runs functions in ranks that stay between `start` and `shutdown`, as Ray Train's of 2022.
+    """A trainer with ranks that stay between `start` and `shutdown`, like Ray Train's of 2022.
 
-    The training function takes no argument, or one, the configuration. It may call ``train.report(loss=0.5)``,
+    The training function takes no argument, or only the configuration. It may call ``train.report(loss=0.5)``,
     ``save_checkpoint``, ``load_checkpoint``, ``world_rank``, ``local_rank`` and ``world_size``. Each rank's ``report``
-    waits until the driver has taken it. New programs use `DataParallelTrainer` or a framework's trainer.
+    waits until the driver has taken the report. New programs use `DataParallelTrainer` or a framework's trainer.
 
     Args:
-        backend: ``"torch"`` joins the ranks into a process group, ``"horovod"`` does the same, for
-            ``hocket.train.horovod.torch``, ``"tensorflow"`` sets TF_CONFIG in each, ``"none"`` does nothing; or a
+        backend: ``"torch"`` joins the ranks into a process group, ``"horovod"`` does the same for
+            ``hocket.train.horovod.torch``, ``"tensorflow"`` sets TF_CONFIG in each rank, ``"none"`` does nothing. Or a
             `BackendConfig`.
-        num_workers: How many ranks.
-        use_gpu: Whether each holds a GPU: one, unless `resources_per_worker` says otherwise.
-        resources_per_worker: What each holds, by resource name. Default: one CPU, and one GPU if `use_gpu`.
-        logdir: The folder of the runs; a relative one is below ``~/hocket_results``. Default: one with date and time.
-        max_retries: How often in a run ranks may die, and are started again from what was saved last. -1 is without
-            end. What the training function raises is not tried again.
+        num_workers: The number of ranks.
+        use_gpu: Whether each rank holds a GPU: one, unless `resources_per_worker` sets another number.
+        resources_per_worker: The resources of each rank, by name. Default: one CPU, and one GPU if `use_gpu`.
+        logdir: The folder of the runs. A relative path is below ``~/hocket_results``. Default: a name with date and
+            time.
+        max_retries: How often in a run dead ranks are started again, from the last saved checkpoint. -1: without end.
+            Errors of the training function are not retried.
 
     Raises:
         ValueError: A value breaks a rule.
@@ -110,11 +111,11 @@ class Trainer:
         """Start the ranks; open a session first, if there is none.
 
         Args:
-            initialization_hook: Called in each rank, also in those that take the place of dead ones.
+            initialization_hook: Called in each rank, also in ranks that replace dead ones.
 
         Raises:
-            RuntimeError: They are started.
-            InfeasibleResourcesError: They ask for more than the session can ever have.
+            RuntimeError: The trainer is started already.
+            InfeasibleResourcesError: The ranks need more resources than the session can ever have.
         """
         if self._is_active:
             raise RuntimeError("This Trainer is started already. Call run(), or shutdown() first.")
@@ -131,20 +132,20 @@ class Trainer:
         checkpoint: Mapping[str, Any] | str | Path | None = None,
         checkpoint_strategy: checkpoints.CheckpointStrategy | None = None,
     ) -> list[Any]:
-        """Run a training function, and return what it returns, by rank.
+        """Run a training function, and return its values by rank.
 
         Args:
-            train_func: Takes no argument, or one, the configuration.
-            config: What it is given. Default: an empty dict.
-            callbacks: Told of each report.
+            train_func: The training function. It takes no argument, or only the configuration.
+            config: The training function's configuration. Default: an empty dict.
+            callbacks: The callbacks to call with each report.
             dataset: For programs written for Ray; must be None.
-            checkpoint: What ``load_checkpoint`` returns at first: a dict, or the path of a file that a run has kept.
+            checkpoint: The first value of ``load_checkpoint``: a dict, or the path of a file that a run has kept.
             checkpoint_strategy: Which checkpoints are kept as files. Default: all.
 
         Raises:
             RuntimeError: The trainer is not started, or the ranks' reports do not fit together.
             WorkerGroupError: Ranks died more often than `max_retries` allows.
-            Exception: What the training function raised; the same kind can be caught, and the trainer can run again.
+            Exception: The training function's own error, of its own type. The trainer can run again.
         """
         listeners = _check_callbacks(callbacks)
         taken = self.run_iterator(train_func, config, dataset, checkpoint, checkpoint_strategy)
@@ -153,7 +154,7 @@ class Trainer:
         def finish(listener: training_callbacks.TrainingCallback) -> None:
             listener.finish_training(error=error)
 
-        with taken, contextlib.ExitStack() as stack:  # each hears of the end, also if another one fails there
+        with taken, contextlib.ExitStack() as stack:  # every callback's end is called, even if another's fails
             for listener in listeners:
                 stack.callback(finish, listener)
                 listener.start_training(logdir=str(self.latest_run_dir), config=config or {})
@@ -173,9 +174,9 @@ class Trainer:
         checkpoint: Mapping[str, object] | str | Path | None = None,
         checkpoint_strategy: checkpoints.CheckpointStrategy | None = None,
     ) -> iterator.TrainingIterator:
-        """Run a training function, and return its reports one by one. Arguments and errors as `run`.
+        """Run a training function, and return an iterator over its reports. Arguments and errors are those of `run`.
 
-        A run that is left in the middle is given up when the next one begins.
+        An unfinished run is given up when the next run begins.
 
         Example:
             >>> import tempfile
@@ -250,32 +251,32 @@ class Trainer:
 
     @property
     def latest_checkpoint(self) -> dict[str, Any] | None:
-        """The last checkpoint of the last run, also if it is kept in no file; None if it saved nothing."""
+        """The last checkpoint of the last run, even if it is not kept as a file; None if the run saved none."""
         return None if self._store is None else self._store.latest
 
     @property
     def best_checkpoint_path(self) -> Path | None:
-        """The file of the last run with the best score; None if there is no file."""
+        """The last run's file with the best score; None if there is no file."""
         return None if self._store is None else self._store.best_path
 
     @property
     def best_checkpoint(self) -> dict[str, Any] | None:
-        """The checkpoint in that file."""
+        """The checkpoint in the file of `best_checkpoint_path`; None if there is no file."""
         path = self.best_checkpoint_path
         return None if path is None else checkpoints.load(path)
 
     @staticmethod
     def load_checkpoint_from_path(checkpoint_file_path: str | Path, *, trust: bool = False) -> dict[str, Any]:
-        """Read a file that a run has kept.
+        """Read a checkpoint from a file that a run has kept.
 
         Args:
-            checkpoint_file_path: Which.
-            trust: Whether to read it if others than this user may write it. It is pickled: reading it runs code.
+            checkpoint_file_path: The file.
+            trust: Whether to read a file that other users may write. The file is pickled, so reading it runs code.
 
         Raises:
-            UntrustedFolderError: Others may, and are not trusted.
-            FileNotFoundError: There is none.
-            ValueError: It is no checkpoint.
+            UntrustedFolderError: Other users may write the file, and `trust` is False.
+            FileNotFoundError: There is no such file.
+            ValueError: The file is not a checkpoint.
         """
         return checkpoints.load(checkpoint_file_path, trust=trust)
 
@@ -292,7 +293,7 @@ class Trainer:
         return self.latest_run_dir
 
     def _drop_ranks(self) -> None:
-        """End ranks that a run has left in the middle. The next run starts others."""
+        """End the ranks of an unfinished run. The next run starts new ones."""
         left, self._ranks = self._ranks, None
         if left is not None:
             left.shutdown(is_clean=False)
@@ -312,13 +313,13 @@ def _build_backend(given: object) -> backend_module.BackendConfig:
         return TFConfigBackend()
     module = importlib.import_module(
         "hocket.train.frameworks.torch.config"
-    )  # imports torch, which others need not have
+    )  # imports torch, which other backends do not need
     built: backend_module.BackendConfig = module.TorchConfig()
     return built
 
 
 def _build_args(function: object, config: object) -> tuple[object, ...]:
-    """Check a training function; return what it is called with."""
+    """Check a training function, and return its arguments."""
     if not callable(function):
         raise TypeError(
             f"train_func must be a function, but received {function!r}. Pass the function itself, without calling it."
@@ -347,9 +348,9 @@ def _check_callbacks(callbacks: Sequence[Any] | None) -> list[training_callbacks
 
 @final
 class TFConfigBackend(backend_module.BackendConfig):
-    """Sets TF_CONFIG in each rank, and TF_USE_LEGACY_KERAS: in 2022 ``tf.keras`` was Keras 2.
+    """A setup that sets TF_CONFIG in each rank, and TF_USE_LEGACY_KERAS, because ``tf.keras`` was Keras 2 in 2022.
 
-    It imports no TensorFlow. See `hocket.train.frameworks.tf_config` for what listens where.
+    It imports no TensorFlow. `hocket.train.frameworks.tf_config` chooses the ranks' addresses.
     """
 
     def check_work(self, work: object) -> None:
@@ -361,4 +362,4 @@ class TFConfigBackend(backend_module.BackendConfig):
         tf_config.arrange(group, ["worker"] * len(group), legacy_keras=True)
 
     def on_shutdown(self, group: worker_group.WorkerGroup) -> None:
-        """Do nothing: what TensorFlow has opened ends with its process."""
+        """Do nothing, because TensorFlow's servers end with their process."""

@@ -11,13 +11,13 @@ from hocket._base import addresses
 from hocket.train.tracking import mlflow, tensorboard, values
 
 TAG_PREFIX = "ray/train/"
-"""How TensorBoard's tags begin; Ray's, so that old and new runs lie on the same charts."""
+"""The prefix of TensorBoard's tags, the same as Ray's, so that old and new runs share charts."""
 
 
 class TrainingCallback:
-    """Inherit from it, override what you need, and pass an instance to `Trainer.run`.
+    """The base class of callbacks. Override the methods that you need, and pass an instance to `Trainer.run`.
 
-    Its methods are called in this order: `start_training`, for each report `process_results`, `finish_training`.
+    The order of calls is: `start_training`, for each report `process_results`, `finish_training`.
 
     Example:
         >>> import tempfile
@@ -39,19 +39,19 @@ class TrainingCallback:
 
         Args:
             logdir: The run's folder.
-            config: What the training function was given.
+            config: The training function's configuration.
             **info: Nothing yet.
         """
 
     def process_results(self, results: list[dict[str, Any]], **info: Any) -> None:
-        """Called with each report; calls `handle_result`. Override that."""
+        """Called with each report; calls `handle_result`, the method to override."""
         self.handle_result(results, **info)
 
     def handle_result(self, results: list[dict[str, Any]], **info: Any) -> None:
         """Called with each report.
 
         Args:
-            results: What the ranks reported, by rank.
+            results: The ranks' metrics, by rank.
             **info: Nothing yet.
         """
 
@@ -59,14 +59,14 @@ class TrainingCallback:
         """Called when the run is over.
 
         Args:
-            error: Whether it has failed. Ray of 2022 said False in any case.
+            error: Whether the run has failed. Ray of 2022 always passed False.
             **info: Nothing yet.
         """
 
 
 @final
 class PrintCallback(TrainingCallback):
-    """Prints each report as JSON, as a list by rank.
+    """A callback that prints each report as JSON, as a list by rank.
 
     Example:
         >>> from hocket.train.callbacks import PrintCallback
@@ -79,12 +79,12 @@ class PrintCallback(TrainingCallback):
     """
 
     def handle_result(self, results: list[dict[str, Any]], **info: Any) -> None:
-        """Print it."""
+        """Print the report."""
         sys.stdout.write(f"{values.encode(results, indent=4)}\n")
 
 
 class _FileCallback(TrainingCallback):
-    """Finds the folder to write into: the run's, if the user has named no other."""
+    """A callback that writes into a folder: the user's, or by default the run's."""
 
     def __init__(self, logdir: str | Path | None) -> None:
         if logdir is not None:
@@ -94,7 +94,7 @@ class _FileCallback(TrainingCallback):
 
     @property
     def logdir(self) -> Path | None:
-        """The folder; None before the first run, if none was given."""
+        """The output folder; None before the first run, if no folder was given."""
         return self._folder
 
     def _choose_folder(self, run_dir: str) -> Path:
@@ -105,18 +105,17 @@ class _FileCallback(TrainingCallback):
 
 @final
 class JsonLoggerCallback(_FileCallback):
-    """Writes a JSON file: a list with an item for each report, which is a list with the metrics of each rank that is
-    logged.
+    """A callback that writes a JSON file: for each report, a list with the metrics of each logged rank.
 
-    The file is whole after each report.
+    The file is valid JSON after each report.
 
     Args:
-        logdir: Where to. Default: the run's folder.
-        filename: Its name. Default: ``results.json``.
-        workers_to_log: The rank, or the ranks. None logs all.
+        logdir: The output folder. Default: the run's folder.
+        filename: The file's name. Default: ``results.json``.
+        workers_to_log: The rank or the ranks to log. None logs all ranks.
 
     Raises:
-        TypeError: `workers_to_log` holds something else.
+        TypeError: `workers_to_log` is neither a rank nor a list of ranks.
 
     Example:
         >>> import tempfile
@@ -145,12 +144,12 @@ class JsonLoggerCallback(_FileCallback):
         return None if self.logdir is None else self.logdir / self._filename
 
     def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
-        """Begin the file anew."""
+        """Start the file anew."""
         (self._choose_folder(logdir) / self._filename).write_text("[]", encoding="utf-8")
         self._is_empty = True
 
     def handle_result(self, results: list[dict[str, Any]], **info: Any) -> None:
-        """Write the report in place of the last bracket."""
+        """Write the report over the file's last bracket."""
         assert self.log_path is not None, "start_training comes first"
         chosen = results if self._ranks is None else [_pick(results, rank) for rank in self._ranks]
         text = f"{'' if self._is_empty else ', '}{values.encode(chosen)}]"
@@ -162,11 +161,11 @@ class JsonLoggerCallback(_FileCallback):
 
 @final
 class TBXLoggerCallback(_FileCallback):
-    """Writes the numbers of one rank for TensorBoard, with tags such as ``ray/train/loss``.
+    """A callback that writes the numbers of one rank for TensorBoard, with tags such as ``ray/train/loss``.
 
     Args:
-        logdir: Where to. Default: the run's folder.
-        worker_to_log: The rank.
+        logdir: The output folder. Default: the run's folder.
+        worker_to_log: The rank to log.
 
     Raises:
         ImportError: Neither tensorboardX nor torch with tensorboard is installed.
@@ -189,7 +188,7 @@ class TBXLoggerCallback(_FileCallback):
         self._writer = tensorboard.open_writer(self._writer_class, self._choose_folder(logdir))
 
     def handle_result(self, results: list[dict[str, Any]], **info: Any) -> None:
-        """Write the numbers."""
+        """Write the report's numbers."""
         step, metrics = _split(_pick(results, self._rank))
         for key, number in values.list_numbers(metrics).items():
             self._writer.add_scalar(f"{TAG_PREFIX}{key}", number, global_step=step)
@@ -203,17 +202,17 @@ class TBXLoggerCallback(_FileCallback):
 
 @final
 class MLflowLoggerCallback(_FileCallback):
-    """Logs the configuration and the numbers of one rank to MLflow, as a run of its own.
+    """A callback that sends the configuration and the numbers of one rank to MLflow, as a run of its own.
 
     Args:
-        tracking_uri: The server or folder. Default: what MLFLOW_TRACKING_URI says, or MLflow's own default.
+        tracking_uri: The server or folder. Default: the value of MLFLOW_TRACKING_URI, or MLflow's own default.
         registry_uri: For programs written for Ray; nothing is registered.
-        experiment_id: The experiment; it must be there.
-        experiment_name: Its name, if the id is not given; made if need be.
-        tags: What the run is marked with.
+        experiment_id: The id of an existing experiment.
+        experiment_name: The experiment's name, if the id is not given. A missing experiment is created.
+        tags: The run's tags.
         save_artifact: Whether the files in the run's folder are copied to MLflow at the end.
-        logdir: The folder of these files. Default: the run's.
-        worker_to_log: The rank.
+        logdir: The folder of these files. Default: the run's folder.
+        worker_to_log: The rank to log.
 
     Raises:
         ImportError: mlflow is missing.
@@ -249,20 +248,20 @@ class MLflowLoggerCallback(_FileCallback):
         self._run: mlflow.MLflowRun | None = None
 
     def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
-        """Begin a run."""
+        """Start a run of MLflow."""
         folder = self._choose_folder(logdir)
         self._run = mlflow.MLflowRun(
             self._mlflow, **self._where, run_name=folder.name, tags=self._tags, parameters=config
         )
 
     def handle_result(self, results: list[dict[str, Any]], **info: Any) -> None:
-        """Log the numbers."""
+        """Log the report's numbers."""
         assert self._run is not None, "start_training comes first"
         step, metrics = _split(_pick(results, self._rank))
         self._run.log(metrics, step)
 
     def finish_training(self, error: bool = False, **info: object) -> None:
-        """End the run, as failed if it has."""
+        """End the run, as failed if the training has failed."""
         run, self._run = self._run, None
         if run is None:
             return
@@ -272,7 +271,7 @@ class MLflowLoggerCallback(_FileCallback):
 
 
 def _split(metrics: dict[str, Any]) -> tuple[int, dict[str, object]]:
-    """Return the number of the report, and what is to be logged with it."""
+    """Return the report's number and its other metrics."""
     return int(metrics["_training_iteration"]), {k: v for k, v in metrics.items() if k != "_training_iteration"}
 
 

@@ -1,4 +1,4 @@
-"""Which of another library's metrics a callback reports, and under which names."""
+"""The choice of another library's metrics for a report, and of their names there."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 Choice: TypeAlias = str | Sequence[str] | Mapping[str, str] | None
-"""A metric, several, or a dict from what a report calls it to what the library does; None for all."""
+"""A metric, several, or a dict from a metric's name in reports to its name in the library; None for all."""
 
 
 def read(metrics: Choice) -> dict[str, str] | None:
-    """Return a dict from what a report calls each metric to what the library does; None for all.
+    """Return a dict from each metric's name in reports to its name in the library; None for all.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: `metrics` has another type.
     """
     if metrics is None:
         return None
@@ -31,7 +31,7 @@ def read(metrics: Choice) -> dict[str, str] | None:
 
 
 def choose(names: Mapping[str, str] | None, found: Mapping[str, object]) -> dict[str, object]:
-    """Return what is to be reported."""
+    """Return the metrics to report."""
     if names is None:
         return dict(found)
     missing = sorted(set(names.values()) - set(found))

@@ -1,4 +1,4 @@
-"""The common part of callbacks of XGBoost and LightGBM: which metrics they report, and when with the model."""
+"""The common part of the callbacks for XGBoost and LightGBM: the metrics they report, and when they save the model."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from hocket.train.rank import context, worker_session
 Change: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
 Save: TypeAlias = Callable[[str], object]
-"""Saves a model to a path."""
+"""A function that saves a model to a path."""
 
 
 class BoosterReports(abc.ABC):
-    """Reports of one training. Meant for subclassing, with a `CHECKPOINT_NAME`.
+    """Reports of one training. Meant for subclassing; a subclass sets `CHECKPOINT_NAME`.
 
     Args:
         metrics: See `metric_choice.Choice`.
-        filename: The model's, in the folder of a checkpoint. Default: `CHECKPOINT_NAME`.
-        frequency: After how many iterations each the model is saved; 0 for never before the end.
-        checkpoint_at_end: Whether it is at the end.
-        results_postprocessing_fn: Called with what is to be reported; returns what is.
+        filename: The model's file name in a checkpoint's folder. Default: `CHECKPOINT_NAME`.
+        frequency: The model is saved each time after so many iterations; 0 for never before the end.
+        checkpoint_at_end: Whether the model is saved at the end.
+        results_postprocessing_fn: Receives the chosen metrics; returns the metrics to report.
 
     Raises:
-        TypeError: The metrics are no names, the frequency is no whole number, or the function cannot be called.
-        ValueError: The file's name is none, or the frequency is less than 0.
+        TypeError: The metrics are not names, the frequency is no whole number, or the function cannot be called.
+        ValueError: The file name is empty or contains a slash, or the frequency is less than 0.
     """
 
     CHECKPOINT_NAME: ClassVar[str]
@@ -61,11 +61,11 @@ class BoosterReports(abc.ABC):
         self._change = results_postprocessing_fn
 
     def is_due(self, iteration: int) -> bool:
-        """Return whether the model is saved after an iteration, which counts from 0."""
+        """Return whether the model is saved after an iteration; iterations count from 0."""
         return self._frequency > 0 and (iteration + 1) % self._frequency == 0
 
     def report(self, found: Mapping[str, object], save: Save | None) -> None:
-        """Report metrics, with the model if there is a function that saves it to a path."""
+        """Report metrics, with the model if `save` is a function."""
         metrics = metric_choice.choose(self._names, found)
         if self._change is not None:
             metrics = self._change(metrics)
@@ -73,14 +73,14 @@ class BoosterReports(abc.ABC):
 
     @abc.abstractmethod
     def send(self, metrics: dict[str, Any], filename: str, save: Save | None) -> None:
-        """Send a report, with a checkpoint that has the model in a file if there is a function that saves it."""
+        """Send a report. If `save` is a function, attach a checkpoint that has the model in a file."""
 
 
 class RankReports(BoosterReports):
-    """Reports of a rank: all have the same model, so rank 0 saves it."""
+    """Reports of a rank. All ranks have the same model, so rank 0 saves it."""
 
     def send(self, metrics: dict[str, Any], filename: str, save: Save | None) -> None:
-        """Report it as `hocket.train.report` does."""
+        """Report the metrics as `hocket.train.report` does."""
         session = worker_session.get_session("report")
         if save is None or session.info.rank:
             context.report(metrics)
@@ -91,5 +91,5 @@ class RankReports(BoosterReports):
 
 
 def join(found: Mapping[str, Mapping[str, object]]) -> dict[str, Any]:
-    """Return metrics by data set and name as ``"eval-logloss"``."""
+    """Return metrics, given by data set and name, under joined names such as ``"eval-logloss"``."""
     return {f"{data}-{name}": value for data, named in found.items() for name, value in named.items()}

@@ -1,1 +1,1 @@
-"""JAX in the ranks. `hocket.train.jax` has the public names, and says what is where."""
+"""Support of JAX in the ranks. `hocket.train.jax` has the public names, and lists the modules."""

@@ -1,7 +1,7 @@
-"""Pytrees in files that numpy reads alone: an ``.npz`` with one array for each leaf, called by its path in the tree.
+"""Pytrees in files that numpy alone can read: an ``.npz`` with one array for each leaf, named by the leaf's path.
 
-What numpy has no type for (bfloat16, JAX's keys) is kept as whole numbers of the same bytes; the array ``.dtypes`` says
-what they were. No name of a leaf begins with a dot, except from a tree with such a key, which is refused.
+Types that numpy lacks (bfloat16, JAX's keys) are stored as integers of the same size, and the array ``.dtypes`` has the
+original types. Names that begin with a dot are reserved: a tree with such a key is refused.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from hocket.train.frameworks.jax import trees
 Array: TypeAlias = npt.NDArray[Any]
 
 DTYPES: Final = ".dtypes"
-"""The array that says what the others were, as JSON."""
+"""The name of the array with the dtypes of the others, as JSON."""
 
 _KEY: Final = "key:"
-"""How the dtype of random keys begins; what follows is the name of their kind."""
+"""The prefix in the dtype of random keys, before the name of their implementation."""
 
 _ROOT: Final = ".root"
 """The name of a tree that is one array."""
@@ -36,15 +36,15 @@ _ROOT: Final = ".root"
 def save_pytree(path: str | os.PathLike[str], tree: object) -> None:
     """Write a pytree of arrays to a file, which ``numpy.load`` reads without JAX.
 
-    Written beside and renamed, so it is whole or not there.
+    The file is written beside its place and renamed, so it is whole or absent.
 
     Args:
         path: The file, which should end with ``.npz``. Its folder must exist.
         tree: Parameters, an optimizer's state, random keys, or a dict of them.
 
     Raises:
-        TypeError: A leaf is no array, or it is called inside `jax.jit`.
-        ValueError: Two leaves have the same name, or one begins with a dot.
+        TypeError: A leaf is no array, or the call is inside `jax.jit`.
+        ValueError: Two leaves have the same name, or a name begins with a dot.
 
     Example:
         >>> import os, tempfile
@@ -79,16 +79,16 @@ def save_pytree(path: str | os.PathLike[str], tree: object) -> None:
 
 
 def load_pytree(path: str | os.PathLike[str], like: object) -> Any:
-    """Return a pytree that `save_pytree` has written, with the structure of another one.
+    """Return a pytree that `save_pytree` has written, with the structure of another tree.
 
     Args:
         path: The file.
-        like: A tree of the same structure, shapes and dtypes: what ``init`` returned, or what `jax.eval_shape` says
-            that it would. Where its arrays are spread over ranks, those returned are spread so too.
+        like: A tree of the same structure, shapes and dtypes: the result of ``init``, or of `jax.eval_shape` on it. The
+            returned arrays are spread over ranks as the arrays of this tree are.
 
     Raises:
-        ValueError: The file is of another tree: the message says which arrays differ. Or it is no such file.
-        FileNotFoundError: There is none.
+        ValueError: The file holds another tree, and the message names the arrays that differ; or it holds no tree.
+        FileNotFoundError: There is no such file.
 
     Example:
         >>> import os, tempfile
@@ -117,7 +117,7 @@ def load_pytree(path: str | os.PathLike[str], like: object) -> Any:
 
 
 def _place_like(array: object, like: object) -> object:
-    """Return an array spread over processes as another one is."""
+    """Return an array, spread over processes as another array is."""
     if not isinstance(like, jax.Array) or not trees.is_global(like) or trees.is_key(array):
         return array
     whole = np.asarray(array)
@@ -128,7 +128,7 @@ _DAMAGE: Final = (
     *(OSError, ValueError, LookupError, EOFError, TypeError, AttributeError, RecursionError),
     zipfile.BadZipFile,
 )
-"""What reading raises of a file that is something else."""
+"""The errors that reading any other file may raise."""
 
 
 def _read(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -1,14 +1,14 @@
-"""Sets JAX up in the ranks, and joins them: over shared memory (`hocket.train.rank.world`), and where it is
-needed as processes of JAX (`processes`).
+"""Sets JAX up in the ranks and joins them: over shared memory (`hocket.train.rank.world`) and, if requested, as
+processes of JAX (`processes`).
 
-*Before the processes fork.* ``import jax`` starts no thread, so it is loaded once for all ranks of a machine. JAX's
-threads come with its backend, which a rank makes at its first computation; the settings here must be made before.
+*Before the processes fork.* ``import jax`` starts no thread, so it is loaded once for all ranks of a machine. JAX
+starts threads with its backend, at a rank's first computation; the settings here must be made before that.
 
 *Threads.* A rank computes with as many threads as it holds CPUs. XLA reads the number from ``PJRT_NPROC``.
 
-*Order.* On CPUs JAX runs programs in the background unless told not to, and two programs that do not need each other in
-any order. Ranks that average in both could then do so in different orders. So programs of a rank run one after the
-other, when they are called. It costs no throughput where the cores are busy anyway.
+*Order.* By default JAX on CPUs runs programs in the background, and independent programs in any order. Ranks that
+average in two such programs could do so in different orders. So a rank runs its programs one after another, when they
+are called. That costs no throughput if the cores are busy anyway.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OURS: Final = "hocket.train.jax"
 @keywords.explained()
 @dataclass(frozen=True, kw_only=True)
 class JaxConfig(backend.BackendConfig):
-    """How the ranks are joined.
+    """The settings for joining the ranks.
 
     Raises:
         ValueError: `timeout_s` is not positive.
@@ -45,28 +45,27 @@ class JaxConfig(backend.BackendConfig):
     timeout_s: float = joining.TIMEOUT_SECONDS
     """Seconds that an average may wait for a rank."""
     distributed: bool = False
-    """Whether to join JAX's processes too, as ``jax.distributed.initialize`` does: ``jax.devices()`` then has the
+    """Whether to join JAX's processes too, as ``jax.distributed.initialize`` does. ``jax.devices()`` then has the
     devices of all ranks, and one program may span them, with ``jax.jit`` and shardings. On CPUs gloo then listens, on
-    loopback if all ranks are on one machine. `average_gradients` needs it not, and
+    loopback if all ranks are on one machine. `average_gradients` does not need this;
     `hocket.mesh.create_distributed_mesh` does. `JaxTrainer` sets it for `Sharded`."""
 
     def __post_init__(self) -> None:
         joining.check_timeout(self.timeout_s)
 
     def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
-        """Return jax, optax if it is installed (most training functions use it, and it takes a tenth of jax's time),
-        and what spreads arrays if the strategy is to."""
+        """Return the modules of jax, of optax if it is installed, and of `Sharded` if that is the strategy."""
         needed = [*super().list_modules(function), _OURS, *(["optax"] if importlib.util.find_spec("optax") else [])]
         if isinstance(getattr(function, "strategy", None), strategies.Sharded):
             needed.append(jax_strategies.MODULES[strategies.Sharded])
         return needed
 
     def list_blind_ranks(self, num_workers: int) -> Sequence[int]:
-        """Return all ranks if JAX's processes are joined: gloo does not notice that one has ended."""
+        """Return all ranks if JAX's processes are joined: gloo does not notice that a process has ended."""
         return range(num_workers) if self.distributed else ()
 
     def share_process(self) -> NoReturn:
-        """Refuse: JAX calls back from threads of its own, which cannot take a rank's turn.
+        """Refuse ranks in one process: JAX calls back from its own threads, which cannot take a rank's turn.
 
         Raises:
             ValueError: Always.
@@ -86,7 +85,7 @@ class JaxConfig(backend.BackendConfig):
             processes.join(group, self.timeout_s)
 
     def on_shutdown(self, group: worker_group.WorkerGroup) -> None:
-        """Part them."""
+        """Part the ranks."""
         if self.distributed and len(group) > 1:
             processes.leave(group)
         joining.leave(group)

@@ -1,4 +1,4 @@
-"""Where a rank's arrays live."""
+"""The device of a rank's arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def get_device() -> Any:
     """Return the device of the calling rank, a ``jax.Device``: its GPU if it has one, else the CPU.
 
     Raises:
-        RuntimeError: It is called outside a training function, or the rank was promised a GPU that JAX does not see.
+        RuntimeError: The caller is outside a training function, or JAX does not see the GPU that the rank has.
     """
     info = worker_session.get_session("jax.get_device").info
     device = jax.local_devices()[0]

@@ -1,4 +1,4 @@
-"""Means over the rows of all ranks, as one process would have computed them: to the last digit."""
+"""Means over the rows of all ranks, equal to the last digit to the mean that one process would compute."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hocket.train.frameworks.jax import framework, trees
 
 @final
 class GlobalMean(global_mean.GlobalMean):
-    """A mean over the rows of all ranks, that does not depend on how many there are.
+    """A mean over the rows of all ranks. It does not depend on the number of ranks.
 
-    Each rank adds what it computed of its rows, outside of `jax.jit`. `compute` brings the sums together, which are
-    exact (`hocket.data.ExactMean`), and returns the same number in every rank: the correctly rounded mean. It is one
-    process's as long as the values are: those of a matrix product may depend, in their last digits, on the shape of the
-    batch; a loader of `prepare_arrays` with another number of ranks has another.
+    Each rank adds values of its rows, outside `jax.jit`. `compute` merges the ranks' sums, which are exact
+    (`hocket.data.ExactMean`), and returns the same number in every rank: the correctly rounded mean. The mean is that
+    of one process if the values are. The last digits of a matrix product may depend on the shape of the batch, and a
+    loader of `prepare_arrays` has another batch with another number of ranks.
 
     Example:
         >>> import jax.numpy as jnp
@@ -38,4 +38,4 @@ class GlobalMean(global_mean.GlobalMean):
         super().add(values, weights)
 
     def _read_weights(self, weights: object) -> Any:
-        return super()._read_weights(np.asarray(weights)) != 0  # a loader's weigh rows
+        return super()._read_weights(np.asarray(weights)) != 0  # only whether a row counts

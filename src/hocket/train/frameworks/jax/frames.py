@@ -1,13 +1,13 @@
-"""The call frame that XLA hands to a function of the host on the CPU, read with ctypes.
+"""Reads, with ctypes, the call frame that XLA passes to a host function on the CPU.
 
-XLA's foreign function interface is a C header (``xla/ffi/api/c_api.h`` in jaxlib, version 0.3). What is spelled out
-here is the beginning of its structures, as far as we read them: pointers to the arguments' and results' memory, an
-integer attribute, and a way to answer with an error. So Python works on XLA's own memory, without a copy, without a jax
-array, and without waiting for a thread of XLA's. JAX's own callbacks make an array of each argument first, which takes
-longer (measured: a step that averages 41 MB took 74 ms so, and 125 to 140 with `jax.pure_callback`), and which can wait
-for ever for the thread that the callback has.
+XLA's foreign function interface is a C header (``xla/ffi/api/c_api.h`` in jaxlib, version 0.3). The classes here
+declare the beginnings of its structures: pointers to the memory of arguments and results, an integer attribute, and a
+function that makes errors. So Python works on XLA's own memory, without a copy, without a jax array, and without
+waiting for a thread of XLA's. JAX's own callbacks first make an array of each argument. That takes longer (measured: a
+step that averages 41 MB took 74 ms here, and 125 to 140 with `jax.pure_callback`), and can wait for ever for the
+callback's own thread.
 
-Each structure begins with its size, which only grows. A frame that is smaller than ours is refused.
+Each structure begins with its size, which only grows between versions. A frame smaller than `_Frame` is refused.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import numpy.typing as npt
 from hocket._base import texts
 
 _METADATA: Final = 1
-"""The kind of the extension with which XLA asks what a handler is."""
+"""The kind of the extension with which XLA queries a handler's metadata."""
 
 _EXECUTE: Final = 3
-"""The stage in which a handler shall work."""
+"""The stage in which a handler does its work."""
 
 _INTERNAL: Final = 13
-"""An error code: something went wrong."""
+"""XLA's error code for an internal error."""
 
 
 class _Extension(ctypes.Structure):
@@ -124,14 +124,14 @@ class _Frame(ctypes.Structure):
 _Handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_Frame))
 
 Work = Callable[[int, "list[int]", "list[int]"], None]
-"""Given the attribute, and the addresses of the arguments and of the results."""
+"""Does a handler's work, given the attribute, the arguments' addresses, and the results' addresses."""
 
 
 def build_handler(work: Work) -> tuple[object, object]:
-    """Return a capsule with which XLA calls a function; and what must live as long as it may be called.
+    """Return a capsule through which XLA calls a function, and an object that must live as long as XLA may call it.
 
     Args:
-        work: What to do. Its errors become errors of the compiled program, with their text.
+        work: The function. Its errors become errors of the compiled program, with their text.
     """
 
     def handle(pointer: Any) -> int | None:
@@ -153,7 +153,7 @@ def build_handler(work: Work) -> tuple[object, object]:
 
 
 def view(address: int, dtype: npt.DTypeLike, count: int) -> npt.NDArray[Any]:
-    """Return an array of what is at an address. It must not be used after the call that gave the address."""
+    """Return the memory at an address as an array. Do not use it after the call that passed the address."""
     kind = np.dtype(dtype)
     memory: Any = (ctypes.c_byte * (kind.itemsize * count)).from_address(address)
     found: npt.NDArray[Any] = np.frombuffer(memory, np.uint8).view(kind)
@@ -161,8 +161,7 @@ def view(address: int, dtype: npt.DTypeLike, count: int) -> npt.NDArray[Any]:
 
 
 def _introduce(frame: _Frame) -> None:
-    """Tell which version of the interface this is written for: the fields above have been the same since 0.1, so it
-    is XLA's own."""
+    """Declare the interface's version: XLA's own, since the fields above have been the same since 0.1."""
     extension = ctypes.cast(frame.extension, ctypes.POINTER(_MetadataExtension)).contents
     metadata = extension.metadata.contents
     spoken = frame.api.contents.version

@@ -1,4 +1,4 @@
-"""JAX, as training needs it."""
+"""JAX's implementation of the framework contract."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _CAUSES: Final = {
         "or a step that one rank alone leaves out (decide by what average_gradients() returns)."
     ),
 }
-"""By what differs first: why ranks differ, and what to do."""
+"""Likely causes and remedies when ranks differ, by the kind of tensor that differs first."""
 
 _DETERMINISTIC: Final = "--xla_gpu_deterministic_ops=true"
 
 
 @final
 class JaxFramework(contract.Framework[jax_strategies.Exchange]):
-    """JAX: trees of arrays that do not change, and compiled steps that call the host."""
+    """JAX: trees of immutable arrays, and compiled steps that call the host."""
 
     name = "jax"
     limits: ClassVar[Mapping[str, str]] = {
@@ -62,7 +62,7 @@ class JaxFramework(contract.Framework[jax_strategies.Exchange]):
         return opened
 
     def leave(self) -> None:
-        """Leave the others' collectives: a rank that still waits for this one gets an error and does not hang."""
+        """Leave the ranks' collectives. A rank that still waits for this one gets an error and does not hang."""
         host_calls.wait_for_steps()
         worker_session.get_session("jax.JaxTrainer").watch.end()
         world.get_world("jax.JaxTrainer").close()

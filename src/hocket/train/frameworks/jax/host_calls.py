@@ -1,15 +1,15 @@
 """Lets a compiled step call the ranks' collectives.
 
-On the CPU a step calls through XLA's foreign function interface (`frames`): the collective works on XLA's own memory,
-in place. The call is declared to XLA as one with a side effect, so calls of one program are made in the order of the
-program, which is the same in all ranks; and `JaxConfig` has the ranks run their programs one after the other. Elsewhere
-a step calls through `jax.experimental.io_callback`, ordered, which copies to the host and back.
+On the CPU a step calls through XLA's foreign function interface (`frames`), and the collective works in place, on XLA's
+own memory. XLA knows that the call has a side effect, so it makes the calls of a program in the program's order, which
+is the same in all ranks. `JaxConfig` makes each rank run its programs one after another. On other devices a step calls
+through `jax.experimental.io_callback`, ordered, which copies to the host and back.
 
-All arrays of a step travel together. Small ones are put one after another, one buffer a dtype, which costs a copy there
-and one back; larger ones go as they are.
+All arrays of a step travel together. Small arrays are joined in one buffer per dtype, which costs a copy there and one
+back. Larger arrays travel as they are.
 
-The first time that a rank meets the others with some arrays, it asks what theirs are, so that trees that differ are
-named and do not hang, or worse, add up.
+Before ranks exchange some arrays for the first time, they compare their shapes and names. Trees that differ are named
+in an error; without that, the ranks would hang, or add up arrays that do not belong together.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ TARGET: Final = "hocket_all_reduce"
 """The name under which XLA knows the call."""
 
 ALONE_BYTES: Final = 1 << 20
-"""From here on an array is not copied beside others. Measured on two cores: 20 arrays of 64 KB took a third of the time
-together, of 1 MB as long, and four of 4 MB a half more."""
+"""The size from which an array travels alone, without a copy. Measured on two cores: 20 arrays of 64 KB took a third of
+the time together, 20 of 1 MB as long, and four of 4 MB half as much again."""
 
 Collective = Callable[[collective_world.Array], None]
 
@@ -56,15 +56,15 @@ class Plan:
     buffers: tuple[tuple[str, int], ...]
     """Dtype and number of elements of each buffer."""
     groups: tuple[tuple[int, ...], ...]
-    """Which leaves each buffer holds, one after another."""
+    """The leaves that each buffer holds, in order."""
     visitor: str = ""
-    """Who changes the arrays, by name; see `visit`. Empty: `op` does."""
+    """The name of the visitor that changes the arrays; see `visit`. Empty: `op` combines them."""
     watched: tuple[tuple[str, str, int], ...] = ()
-    """What the last buffer, which stays the rank's own, has for the net: kind, name, and how many values."""
+    """The contents of the last buffer, which is not reduced: kind, name, number of values. `equality` compares them."""
 
     @property
     def number(self) -> int:
-        """A constant for the plan in a compiled program; the same in all processes."""
+        """A constant that identifies the plan in a compiled program; the same in all processes."""
         digest = hashlib.blake2b(
             repr((self.caller, self.op, self.leaves, self.buffers, self.visitor, self.watched)).encode(), digest_size=8
         )
@@ -86,31 +86,31 @@ def all_reduce(
     travel_as: Callable[[Any], object] | None = None,
     watched: Mapping[str, object] | None = None,
 ) -> list[Any]:
-    """Return the mean over all ranks of each array, or what `op` makes of them. Works inside `jax.jit` and outside.
+    """Return the mean over all ranks of each array, or the result of `op`. Works inside `jax.jit` and outside.
 
-    All ranks give as many arrays, of the same shapes and dtypes. `travel_as` says in which dtype one of a dtype
-    travels; default: halves as float32, since sums of halves lose too much, and others as they are. `watched` are trees
-    that all ranks should have the same of, by kind: the net compares some of their values.
+    All ranks must pass the same number of arrays, of the same shapes and dtypes. `travel_as` maps an array's dtype to
+    the dtype in which it travels. By default halves travel as float32, since sums of halves lose too much, and others
+    as they are. `watched` has trees, by kind, for `equality` to compare.
     """
     if not arrays:
         return []
-    # One program, also outside of the user's.
+    # One compiled program, even when the user's code is not jitted.
     return list(_travel(tuple(arrays), tuple(leaves), caller, op, travel_as or widen, "", watched or {}))
 
 
 Visitor = Callable[[Sequence[tuple[trees.Leaf, collective_world.Array]]], None]
-"""Changes arrays in place, on the host; each flat."""
+"""A function that changes flat host arrays in place."""
 
 _visitors: dict[str, Visitor] = {}
 
 
 def add_visitor(name: str, visitor: Visitor) -> None:
-    """Have something that `visit` can name."""
+    """Register a visitor under a name, for `visit`."""
     _visitors[name] = visitor
 
 
 def visit(arrays: Sequence[object], leaves: Sequence[trees.Leaf], caller: str, name: str) -> list[Any]:
-    """Return what a visitor on the host, known by name, makes of arrays. Works inside `jax.jit` and outside. Halves
+    """Return arrays as changed on the host by a visitor, given by name. Works inside `jax.jit` and outside. Halves
     travel as float32."""
     return list(_travel(tuple(arrays), tuple(leaves), caller, arithmetic.ReduceOp.SUM, widen, name, {}))
 
@@ -151,25 +151,24 @@ def _travel(
 
 
 def widen(dtype: Any) -> Any:
-    """Return the dtype to add up in: halves lose too much."""
-    # A mean of halves is rounded once so, as it is in the other adapters.
+    """Return the dtype in which arrays are added up. Sums of halves would lose too much."""
+    # With float32 a mean of halves is rounded once, as in the other frameworks.
     return jnp.float32 if jnp.dtype(dtype).itemsize < 4 and jnp.issubdtype(dtype, jnp.floating) else dtype
 
 
 def computes_here() -> bool:
-    """Tell whether the host's processors compute."""
+    """Return whether the host's processors compute."""
     return bool(jax.default_backend() == "cpu")
 
 
 def wait_for_steps() -> None:
-    """Wait until the device has made all calls that were requested. To be called before a collective of the host's
-    own."""
-    if not computes_here():  # on CPUs a step is over when it returns: see `JaxConfig`
+    """Wait until the device has made all requested calls. Call this before a collective of the host's own."""
+    if not computes_here():  # on CPUs a step has ended when it returns: see `JaxConfig`
         jax.effects_barrier()
 
 
 def _group(arrays: Sequence[Any], dtypes: Sequence[Any]) -> list[list[int]]:
-    """Return which arrays travel in one buffer."""
+    """Return groups of arrays, by number. The arrays of a group share a buffer."""
     together: dict[object, list[int]] = {}
     alone = []
     for number, (array, dtype) in enumerate(zip(arrays, dtypes, strict=True)):
@@ -187,7 +186,7 @@ def _join(arrays: Sequence[object], group: Sequence[int], dtype: object) -> Any:
 
 
 def _call(plan: Plan, buffers: list[Any]) -> list[Any]:
-    """Call the host; under `jax.vmap` once, with the arrays of all."""
+    """Call the host. Under `jax.vmap`, call it once for all elements of the batch."""
 
     @jax.custom_batching.custom_vmap  # type: ignore[untyped-decorator]  # JAX does not type it
     def call(*given: Any) -> tuple[Any, ...]:
@@ -229,12 +228,12 @@ def _bind(plan: Plan, buffers: list[Any]) -> list[Any]:
 
 
 def _work(number: int, arguments: list[int], results: list[int]) -> None:
-    """Called by XLA."""
+    """Run a plan on XLA's memory. XLA calls this."""
     plan = _plans[number]
     arrays = []
     for (dtype, count), source, target in zip(plan.buffers, arguments, results, strict=True):
         array = frames.view(target, jnp.dtype(dtype), count) if count else np.empty(0, jnp.dtype(dtype))
-        if count and source != target:  # XLA had to keep what it gave
+        if count and source != target:  # XLA still needs the argument, so the result has memory of its own
             np.copyto(array, frames.view(source, jnp.dtype(dtype), count))
         arrays.append(array)
     _reduce(plan, arrays)
@@ -242,10 +241,10 @@ def _work(number: int, arguments: list[int], results: list[int]) -> None:
 
 @final
 class _Copied:
-    """The same for what is not in the host's memory.
+    """A function that runs a plan on copies, for arrays outside the host's memory.
 
     Args:
-        plan: What travels.
+        plan: The arrays that travel.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -281,7 +280,7 @@ def _split(plan: Plan, arrays: Sequence[collective_world.Array]) -> list[tuple[t
 
 
 def _take_sample(watched: Mapping[str, object]) -> tuple[tuple[tuple[str, str, int], ...], Any]:
-    """Return the names of what is watched, and some values of each, evenly spaced: a step must not read all."""
+    """Return the names of watched arrays, and some evenly spaced values of each: reading all would slow a step down."""
     names, parts = [], []
     for kind, tree in watched.items():
         for path, value in jax.tree_util.tree_flatten_with_path(tree)[0]:
@@ -293,7 +292,7 @@ def _take_sample(watched: Mapping[str, object]) -> tuple[tuple[tuple[str, str, i
 
 
 def list_watched(ranks: collective_world.World) -> Iterator[equality.Equal]:
-    """Give what the ranks should have the same of, as it was before the last steps."""
+    """Yield the values that should be equal in all ranks, as they were before the last steps."""
     wait_for_steps()
     for number, (names, array) in enumerate(_samples.get(ranks, {}).values()):
         parts = np.split(array, np.cumsum([count for _, _, count in names])[:-1])
@@ -302,7 +301,7 @@ def list_watched(ranks: collective_world.World) -> Iterator[equality.Equal]:
 
 
 def agree(ranks: collective_world.World, number: int, leaves: Sequence[trees.Leaf], caller: str) -> None:
-    """Compare what the ranks have, if this one has not done so before."""
+    """Compare the ranks' arrays by name, shape and dtype, unless this rank has done so before."""
     agreed = _agreed.setdefault(ranks, set())
     if number in agreed:
         return

@@ -1,9 +1,9 @@
 """Gives each rank its part of arrays, batch by batch, from the sample ledger.
 
-All batches of a rank have the same number of rows, so that a jitted step is compiled once. A batch that has fewer is
-filled up with a row that is there already, whose weight is 0; a loop gets the weights with every batch, so that it
-cannot overlook them. The other weights are such that the plain mean of ``losses * weights`` in each rank, averaged over
-the ranks, is the mean over the rows of the global batch: they are 1 but in a batch that was filled up.
+All batches of a rank have the same number of rows, so a jitted step is compiled once. A shorter batch is filled up with
+copies of one of its rows, of weight 0. A loop gets the weights with every batch, so it cannot overlook them. With these
+weights the mean of ``losses * weights`` in each rank, averaged over the ranks, is the mean over the rows of the global
+batch. The weights are 1 except in a batch that was filled up.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ def prepare_arrays(
 ) -> PreparedArrays:
     """Return a loader of this rank's part of the rows of arrays.
 
-    With n ranks, n batches are worked on at once. They are the rank's slices of a *global batch* of n times the size,
+    With n ranks, n batches are processed at once. They are the ranks' slices of a *global batch* of n times the size,
     drawn from `hocket.data.Ledger`. All ranks take the same number of steps, and each row is in one batch of one rank.
-    With `Sharded` ranks that share a batch have the same slice, and a batch is a global array, with the rows of all.
+    With `Sharded`, ranks that share a batch have the same slice, and a batch is a global array with the rows of all.
 
-    *Going on.* The loader's position goes into each checkpoint that is reported, and after a restart, with any number
-    of ranks, the first loop over the loader goes on there: with the rows that were not handed out. A batch counts as
-    done when the loop has it, so report after the step. A loop that counts epochs begins at ``loader.epoch``. Prepare a
-    loader once and not in every epoch.
+    *Going on.* Each reported checkpoint holds the loader's position. After a restart, with any number of ranks, the
+    first loop over the loader goes on there, with the rows that were not handed out. A batch counts as done when the
+    loop has it, so report after the step. A loop that counts epochs begins at ``loader.epoch``. Prepare it once, not in
+    every epoch.
 
     Args:
-        arrays: A pytree of arrays, such as ``(images, labels)``: of numpy or JAX, with as many rows each. They stay
-            where they are, and are not copied; a ``numpy.memmap`` is read batch by batch.
-        batch_size: Rows of a batch of one rank.
+        arrays: A pytree of arrays of numpy or JAX with the same number of rows, such as ``(images, labels)``. They are
+            not moved or copied; a ``numpy.memmap`` is read batch by batch.
+        batch_size: The number of rows in a batch of one rank.
         shuffle: Whether each epoch has another order, the same in all ranks.
-        seed: What the order depends on; the same in all ranks.
-        drop_last: Whether rows that fill no global batch are left out. Otherwise the last batches are filled up, with
-            weight 0.
-        name: How the loader's position is found again in a checkpoint. Default: by the order in which loaders without a
-            name are prepared.
-        resume: Whether the position goes into checkpoints, and is taken from them.
+        seed: The seed of the order; the same in all ranks.
+        drop_last: Whether to leave out rows that fill no global batch. Otherwise the last batches are filled up with
+            rows of weight 0.
+        name: The name of the loader's position in checkpoints. Default: loaders without a name are matched by the order
+            in which they are prepared.
+        resume: Whether checkpoints hold the position, and restore it.
 
     Raises:
         TypeError: A leaf is no array, or a setting has the wrong type.
-        ValueError: The arrays have different numbers of rows, or none; an epoch would have no batch; the name is taken,
-            or is no name; or the position in the checkpoint is of other rows.
-        RuntimeError: It is called outside a training function.
+        ValueError: The arrays have no rows, or different numbers of rows; an epoch would have no batch; the name is
+            taken, or is no name; or the checkpoint's position is for other rows.
+        RuntimeError: The caller is outside a training function.
 
     Example:
         >>> import tempfile, numpy as np
@@ -93,19 +93,19 @@ def prepare_arrays(
 
 
 def prepare_batch(batch: object) -> Any:
-    """Return a batch of the rank's rows as a step computes with it: for rows that `prepare_arrays` has not given, such
-    as those of `hocket.train.get_dataset_shard`.
+    """Return a batch of the rank's rows, ready for a step. For rows that do not come from `prepare_arrays`, such as
+    those of `hocket.train.get_dataset_shard`.
 
-    With `Sharded` it becomes a global array with the rows of all ranks, and all ranks must call it, with as many rows
-    each. With the other strategies it comes to the rank's device.
+    With `Sharded` the result is a global array with the rows of all ranks, so all ranks must call this with the same
+    number of rows. With the other strategies the batch is moved to the rank's device.
 
     Args:
-        batch: A pytree of arrays with as many rows each.
+        batch: A pytree of arrays with the same number of rows.
 
     Raises:
         TypeError: A leaf is no array.
         ValueError: The arrays, or the ranks, have different numbers of rows.
-        RuntimeError: It is called outside a training function.
+        RuntimeError: The caller is outside a training function.
 
     Example:
         >>> import tempfile, numpy as np
@@ -155,13 +155,13 @@ def _count_rows(leaves: list[trees.Leaf], caller: str) -> int:
 class PreparedArrays(loader_module.LedgerLoader):
     """A loader of one rank's batches.
 
-    Made by `prepare_arrays`. A loop over it is an epoch, and gets pairs of a batch and its weights.
+    Made by `prepare_arrays`. A loop over the loader is one epoch, and gets pairs of a batch and its weights.
 
     Args:
         columns: The arrays.
-        structure: What tree they are leaves of.
-        cursor: Where the loader is.
-        place: Brings a batch's arrays to where steps compute.
+        structure: The structure of the tree whose leaves the arrays are.
+        cursor: The loader's position.
+        place: Moves a batch's arrays to the memory where steps compute.
 
     Example:
         >>> import tempfile, jax.numpy as jnp, numpy as np
@@ -196,7 +196,7 @@ class PreparedArrays(loader_module.LedgerLoader):
         return self._hand_out(lambda: begun)
 
     def __len__(self) -> int:
-        """Return how many batches a whole epoch has, in each rank."""
+        """Return the number of batches in a whole epoch, in each rank."""
         return self._cursor.ledger.steps_per_epoch
 
     def _read(self, part: ledger.Slice) -> tuple[object, object]:

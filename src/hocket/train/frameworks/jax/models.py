@@ -1,4 +1,4 @@
-"""Makes parameters the same in all ranks."""
+"""Makes parameters equal in all ranks."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from hocket.train.rank import world
 
 
 def prepare_params(params: object) -> Any:
-    """Return rank 0's parameters in all ranks, on each rank's device; with `Sharded` each rank's part of them.
+    """Return rank 0's parameters in all ranks, on each rank's device; with `Sharded`, each rank's part of them.
 
-    For whatever must start equal: parameters, the optimizer's state, running statistics. Called once, outside of
-    `jax.jit`. What each rank has made from the same seed, or loaded from the same checkpoint, is equal already; to call
-    it does no harm. With `Sharded` the rules are for the first tree that it is given; in later ones, such as the
-    optimizer's state, values are spread as the parameters that they belong to.
+    Use it for all values that must start equal: parameters, the optimizer's state, running statistics. Call it once,
+    outside `jax.jit`. Values from the same seed or checkpoint are equal already; the call does them no harm. With
+    `Sharded` the rules apply to the first tree. In later trees, such as the optimizer's state, values are spread like
+    the parameters to which they belong.
 
     Args:
-        params: A pytree of arrays; of the same structure, shapes and dtypes in all ranks. Of the other ranks only these
-            are looked at.
+        params: A pytree of arrays, with the same structure, shapes and dtypes in all ranks. The values of ranks other
+            than 0 are ignored.
 
     Raises:
-        TypeError: A leaf is no array, or it is called inside `jax.jit`.
-        CollectiveMismatchError: The ranks gave different trees.
-        RuntimeError: It is called outside a training function.
+        TypeError: A leaf is no array, or the call is inside `jax.jit`.
+        CollectiveMismatchError: The ranks passed different trees.
+        RuntimeError: The caller is outside a training function.
 
     Example:
         >>> import tempfile, jax.numpy as jnp
@@ -53,21 +53,21 @@ def prepare_params(params: object) -> Any:
 
 
 def _is_of_a_mesh(node: object) -> bool:
-    """Tell whether it is a value of `hocket.mesh`, which need not be imported."""
+    """Return whether a node is a value of `hocket.mesh`, without importing that module."""
     return hasattr(node, "native") and hasattr(node, "layout")
 
 
 def gather(tree: object) -> Any:
-    """Return a tree with whole arrays of numpy in the place of those that are spread over the ranks.
+    """Return a tree with whole arrays of numpy in place of arrays that are spread over the ranks.
 
-    For checkpoints that numpy reads: ``save_pytree(path, gather(params))``. With `Sharded` all ranks must call it; with
-    the other strategies nothing is spread, and it returns what it is given. To write parts, use `hocket.mesh.save`.
+    For checkpoints that numpy reads: ``save_pytree(path, gather(params))``. With `Sharded` all ranks must call it. With
+    the other strategies nothing is spread, and it returns `tree`. To write parts, use `hocket.mesh.save`.
 
     Args:
         tree: A pytree of arrays.
 
     Raises:
-        TypeError: It is called inside `jax.jit`.
+        TypeError: The call is inside `jax.jit`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -88,12 +88,12 @@ def gather(tree: object) -> Any:
 
 
 def broadcast(params: object, root: int, caller: str) -> Any:
-    """Return a rank's arrays in all ranks. See `prepare_params`.
+    """Return one rank's arrays in all ranks. See `prepare_params`.
 
     Args:
         params: A pytree of arrays.
-        root: Whose all shall have.
-        caller: For messages.
+        root: The rank that has the arrays.
+        caller: The calling function's name, for messages.
     """
     device = devices.get_device()
     leaves, values, structure = trees.list_leaves(params, caller)
@@ -127,16 +127,16 @@ def synchronize(params: object, state: object) -> tuple[Any, Any]:
 
     All ranks must call it at the same step.
 
-    With `LocalSGD` that is a meeting, after which the next `sync_every` steps begin; with `AllReduce` there is nothing
-    to do. Call it before a checkpoint or an evaluation; inside `jax.jit` or outside.
+    With `LocalSGD` the ranks meet here, and the next `sync_every` steps begin. With `AllReduce` there is nothing to do.
+    Call it before a checkpoint or an evaluation, inside `jax.jit` or outside.
 
     Args:
         params: The parameters.
-        state: What the prepared optimizer's ``update`` returned with them.
+        state: The state that the prepared optimizer's ``update`` returned with them.
 
     Raises:
         ValueError: With `LocalSGD`, the state is not of a prepared optimizer.
-        RuntimeError: It is called outside a training function.
+        RuntimeError: The caller is outside a training function.
 
     Example:
         >>> import tempfile, jax.numpy as jnp, optax
@@ -162,7 +162,7 @@ def synchronize(params: object, state: object) -> tuple[Any, Any]:
 
 
 def _unwrap(value: object) -> tuple[object, Callable[[object], object]]:
-    """Return an array that numpy knows, and what makes of it what it was."""
+    """Return an array that numpy knows, and a function that restores the array's original type."""
     if trees.is_key(value):
         kind = jax.random.key_impl(value)
         return jax.random.key_data(value), lambda data: jax.random.wrap_key_data(data, impl=kind)

@@ -1,4 +1,4 @@
-"""The functions for a training function between the gradients and the step."""
+"""The functions that a training function calls between the gradients and the step."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from hocket.train.frameworks.jax import framework, host_calls, trees
 def average_gradients(gradients: object) -> Any:
     """Return the mean of all ranks' gradients, in each rank. Works inside `jax.jit`, where it belongs, and outside.
 
-    For programs that step by themselves; with optax, `prepare_optimizer` does it. It averages whatever a step must
-    share, such as running statistics. All ranks must call it in the same order, inside a program and outside.
+    For programs that take steps themselves; with optax, use `prepare_optimizer`. It can average any value that a step
+    must share, such as running statistics. All ranks must call it in the same order, inside a program and outside.
 
-    With `LocalSGD` and `ParameterServer` the ranks share no gradients, and it returns the rank's own: there a prepared
-    optimizer does the rest. With `Sharded` the ranks compute one program, whose gradients are of all rows already.
+    With `LocalSGD` and `ParameterServer` ranks share no gradients: the rank gets its own back, and the prepared
+    optimizer does the rest. With `Sharded` the ranks compute one program, whose gradients come from all rows already.
 
     A rank should compute on one device. Gradients of halves (bfloat16, float16) are added up as float32.
 
     Args:
-        gradients: A pytree of arrays of floats, of the same structure, shapes and dtypes in all ranks.
+        gradients: A pytree of float arrays, with the same structure, shapes and dtypes in all ranks.
 
     Raises:
         TypeError: A leaf is no array of floats.
         ValueError: The trainer's strategy works in the optimizer, and none was prepared.
-        RuntimeError: It is called outside a training function.
+        RuntimeError: The caller is outside a training function.
 
     Example:
         >>> import tempfile, jax, jax.numpy as jnp
@@ -55,19 +55,19 @@ def average_gradients(gradients: object) -> Any:
 def prepare_optimizer(optimizer: Any) -> Any:
     """Return an optimizer whose updates go through the trainer's strategy.
 
-    With `AllReduce` it averages the gradients before the optimizer sees them; its state is the optimizer's own. With
-    `LocalSGD` the ranks meet in it, so it must be the outermost one: prepare a chain, do not chain a prepared one. Its
-    ``update`` then needs the parameters. With `ParameterServer` the same holds, and ``init`` is called with the
-    parameters that training begins with, outside of `jax.jit`.
+    With `AllReduce` it averages the gradients before the optimizer sees them, and its state is the optimizer's own.
+    With `LocalSGD` the ranks meet in its ``update``, which then needs the parameters. So it must be the outermost
+    optimizer: prepare a chain, and do not chain a prepared optimizer. With `ParameterServer` the same holds, and
+    ``init`` must be called with the parameters that training begins with, outside `jax.jit`.
 
     Args:
-        optimizer: A gradient transformation of optax, or what looks like one: a named tuple with ``init`` and
-            ``update``. With `ParameterServer` one of `hocket.ps`, too, which the servers apply.
+        optimizer: A gradient transformation of optax, or a named tuple like it, with ``init`` and ``update``. With
+            `ParameterServer` also an optimizer of `hocket.ps`, which the servers apply.
 
     Raises:
-        TypeError: It is none.
+        TypeError: `optimizer` is no such object.
         ValueError: It is prepared already.
-        RuntimeError: It is called outside a training function.
+        RuntimeError: The caller is outside a training function.
 
     Example:
         >>> import tempfile, jax, jax.numpy as jnp, optax
@@ -95,7 +95,7 @@ def prepare_optimizer(optimizer: Any) -> Any:
     if isinstance(optimizer, ps.Optimizer):
         return exchange.adapt_server_optimizer(optimizer)
     if not hasattr(optimizer, "_replace") and callable(getattr(optimizer, "gradient_transformation", None)):
-        optimizer = optimizer.gradient_transformation()  # of optax.MultiSteps, which is none itself
+        optimizer = optimizer.gradient_transformation()  # optax.MultiSteps itself is no transformation
     init, update = getattr(optimizer, "init", None), getattr(optimizer, "update", None)
     if not (callable(init) and callable(update) and hasattr(optimizer, "_replace")):
         raise TypeError(
@@ -118,14 +118,14 @@ def prepare_optimizer(optimizer: Any) -> Any:
 
 
 def _check_first() -> None:
-    """See that nothing of optax has looked at this rank's gradients before a prepared optimizer averages them."""
+    """Raise if optax has used this rank's own gradients before a prepared optimizer averages them."""
     frame: Any = sys._getframe(2)
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("optax", "jax"):
         name, known = frame.f_globals["__name__"], frame.f_locals
         chained = known.get("update_fns")
         is_later = chained is not None and "fn" in known and known["fn"] is not chained[0]
         skips = getattr(known.get("self"), "_should_skip_update_fn", None)  # of optax.MultiSteps
-        may_skip = skips is not None and not getattr(skips, "__qualname__", "").startswith("MultiSteps.")  # the default
+        may_skip = skips is not None and not getattr(skips, "__qualname__", "").startswith("MultiSteps.")  # its default
         if is_later or may_skip or name.endswith("._conditionality"):
             raise ValueError(
                 f"A prepared optimizer was called by optax ({frame.f_code.co_qualname}) after something that looks at "
@@ -138,7 +138,7 @@ def _check_first() -> None:
 
 
 def _join_scales(*, is_late: bool = False) -> None:
-    """Have Flax's `DynamicScale` decide for all ranks whether gradients are finite, if the program has imported it."""
+    """Make Flax's `DynamicScale`, if it is imported, decide for all ranks together whether gradients are finite."""
     module = sys.modules.get("flax.training.dynamic_scale")
     if module is None or hasattr(module.DynamicScale.value_and_grad, "is_joint"):
         return

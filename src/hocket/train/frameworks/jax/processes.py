@@ -1,15 +1,15 @@
 """Joins JAX's processes: one program may then span the devices of all ranks.
 
-``jax.distributed`` has a coordination service, which the processes ask for each other's devices. If it is gone, each of
-them ends itself at once (SIGABRT, from a thread of XLA's), and nothing can be said about that in Python. JAX has
-process 0 run it; so a death of rank 0 would be the death of all, and who died first would be hard to tell. Here the
-driver runs it, which outlives the ranks. A rank that dies is noticed where the others compute with it: gloo raises,
-within milliseconds. What the service itself would do about a silent process it does after `SILENT_SECONDS`, when the
-driver has long dealt with it.
+``jax.distributed`` has a coordination service, through which processes find each other's devices. If the service is
+gone, each process ends itself at once (SIGABRT, from a thread of XLA's), and Python cannot say why. JAX runs the
+service in process 0. Then the death of rank 0 would end all ranks, and the first to die would be hard to find. So the
+driver, which outlives the ranks, runs it here. When a rank dies, the others notice it in their computation: gloo
+raises, within milliseconds. The service acts on a silent process after `SILENT_SECONDS`, long after the driver has.
 
-On one machine the service listens on a socket of Unix in a folder that only this user may enter; it asks nobody who he
-is, and an abstract socket's name is in ``/proc/net/unix`` for all to read. gloo listens on loopback, where other users
-reach it. Between machines both listen on the network, and rank 0 runs the service, since a driver may be elsewhere.
+On one machine the service listens on a Unix socket in a folder that only this user may enter, because the service
+authenticates no peer. (An abstract socket's name would be readable by all in ``/proc/net/unix``.) gloo listens on
+loopback, where other users reach it. Between machines both listen on the network, and rank 0 runs the service, since a
+driver may be elsewhere.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from hocket.stores import working_folders
 from hocket.train.run import joining, worker_group
 
 SILENT_SECONDS: Final = 600
-"""How long a process may be silent before JAX's service ends the others: one that compiles for minutes holds Python's
-lock, but not that of the thread that tells of its life. A guess."""
+"""Seconds that a process may be silent before JAX's service ends the others. A process that compiles for minutes holds
+Python's lock, but the thread that sends its signs of life does not need that. A guess."""
 
-_LONGEST_PARENT: Final = 80  # the path of a socket ends at 107 bytes
+_LONGEST_PARENT: Final = 80  # a socket's path has 107 bytes at most
 
 PROCESSES: Final = "HOCKET_JAX_PROCESSES"
-"""The environment variable that says how many ranks there are, joined or not: `hocket.mesh` reads it."""
+"""The environment variable with the number of ranks, joined or not: `hocket.mesh` reads it."""
 
 
 # --- in the driver ----------------------------------------------------------------------------------------------------
@@ -53,8 +53,8 @@ def join(group: worker_group.WorkerGroup, timeout_s: float) -> None:
 
 
 def _serve_here(group: worker_group.WorkerGroup, size: int, timeout_s: int) -> str | None:
-    """Run JAX's coordination service in this process until the group ends; return its address. None if a rank is on
-    another machine, or does not see the service's folder."""
+    """Run JAX's coordination service in this process until the group ends; return its address. Return None if a rank is
+    on another machine or does not see the service's folder, or if this JAX opens the service in another way."""
     if not _is_here(group):
         return None
     is_short = len(tempfile.gettempdir()) < _LONGEST_PARENT
@@ -70,12 +70,12 @@ def _serve_here(group: worker_group.WorkerGroup, size: int, timeout_s: int) -> s
 
 
 def leave(group: worker_group.WorkerGroup) -> None:
-    """Part them."""
+    """Part the ranks of a group."""
     group.execute(_leave, [()] * len(group))
 
 
 def _is_here(group: worker_group.WorkerGroup) -> bool:
-    """Tell whether all ranks are on the driver's machine."""
+    """Return whether all ranks are on the driver's machine, and that runs Linux."""
     here = api.get_runtime_context().get_node_id()
     return sys.platform == "linux" and all(place.node_id == here for place in group.places)
 
@@ -84,7 +84,7 @@ def _is_here(group: worker_group.WorkerGroup) -> bool:
 
 
 def set_up(num_threads: int, use_gpu: bool, world_size: int) -> None:
-    """Called in each rank, before JAX has a backend: have it be as ranks need it."""
+    """Set JAX up in a rank, before it has a backend."""
     tell_size(world_size)
     os.environ.setdefault("PJRT_NPROC", str(num_threads))
     jax.config.update("jax_cpu_enable_async_dispatch", False)
@@ -93,7 +93,7 @@ def set_up(num_threads: int, use_gpu: bool, world_size: int) -> None:
 
 
 def _choose_address(host: str) -> str:
-    """Called in rank 0: find a port. Another process may take it before JAX does; then `fit` fails, and names it."""
+    """Return rank 0's address with a free port. If another process takes the port first, `fit` fails and names it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as listener:
         port = listener.getsockname()[1]
@@ -101,7 +101,7 @@ def _choose_address(host: str) -> str:
 
 
 def _initialize(address: str, rank: int, size: int, timeout_s: int) -> None:
-    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM, which the rank follows itself
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM, which the rank handles itself
     jax.distributed.initialize(
         coordinator_address=address,
         num_processes=size,
@@ -116,5 +116,5 @@ def _leave() -> None:
 
 
 def tell_size(size: int) -> None:
-    """Called in each rank: say how many there are, for those that want to have them joined."""
+    """Store the number of ranks in a rank's environment, for code that joins the processes later."""
     os.environ[PROCESSES] = str(size)

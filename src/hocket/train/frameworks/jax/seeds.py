@@ -1,4 +1,4 @@
-"""Random keys of ranks, and training that computes the same each time."""
+"""Random keys of ranks, and training with the same result each time."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from hocket.train.rank import worker_session
 
 
 def fold_in_rank(key: object) -> Any:
-    """Return a random key of the calling rank's own, made from one that all ranks have: for dropout, noise,
-    augmentation. With `Sharded`, where all ranks compute one program, it is the same in all of them.
+    """Return a random key of the calling rank's own, derived from a key that all ranks have: for dropout, noise,
+    augmentation. With `Sharded`, where all ranks compute one program, the result is the same in all of them.
 
     Args:
-        key: What ``jax.random.key(0)`` or ``jax.random.PRNGKey(0)`` returned; equal in all ranks.
+        key: The result of ``jax.random.key(0)`` or ``jax.random.PRNGKey(0)``; equal in all ranks.
 
     Returns:
         A key of the same kind.
 
     Raises:
-        TypeError: It is no key.
-        RuntimeError: It is called outside a training function.
+        TypeError: `key` is no random key.
+        RuntimeError: The caller is outside a training function.
 
     Example:
         >>> import tempfile, jax
@@ -47,15 +47,15 @@ def fold_in_rank(key: object) -> Any:
 def split_key(key: object) -> tuple[Any, Any]:
     """Return two new random keys: one that all ranks have, and one of the calling rank's own.
 
-    The first is for what must be equal, such as the parameters' first values and the next step's key; the second for
-    dropout and the like. Works inside `jax.jit` too, as `fold_in_rank` does.
+    Use the first for values that must be equal, such as the parameters' first values and the next step's key. Use the
+    second for dropout and the like. Works inside `jax.jit` too, as `fold_in_rank` does.
 
     Args:
-        key: Equal in all ranks. Like any key that was split, it should not be used again.
+        key: A key that is equal in all ranks. Like any key that was split, it should not be used again.
 
     Raises:
-        TypeError: It is no key.
-        RuntimeError: It is called outside a training function.
+        TypeError: `key` is no random key.
+        RuntimeError: The caller is outside a training function.
 
     Example:
         >>> import tempfile, jax
@@ -78,10 +78,10 @@ def split_key(key: object) -> tuple[Any, Any]:
 
 
 def enable_reproducibility(seed: int = 0) -> Any:
-    """Seed Python and numpy in the calling process, have XLA use deterministic algorithms on GPUs, and return a random
+    """Seed Python and numpy in the calling process, make XLA use deterministic algorithms on GPUs, and return a random
     key for JAX.
 
-    To be called before the first computation, since XLA reads its settings then. Programs of JAX have no seed but their
+    Call it before the first computation, because XLA reads its settings then. JAX's programs have no other seed than
     keys.
 
     Args:
@@ -91,7 +91,7 @@ def enable_reproducibility(seed: int = 0) -> Any:
         ``jax.random.key(seed)``.
 
     Raises:
-        ValueError: The seed is negative, or above what numpy takes.
+        ValueError: The seed is negative, or larger than numpy accepts.
 
     Example:
         >>> import jax

@@ -12,14 +12,14 @@ import numpy as np
 from hocket._base import texts
 
 NAMED = 3
-"""How many names a message lists. More are seldom read."""
+"""The most names that a message lists. More are seldom read."""
 
 
 class Leaf(NamedTuple):
-    """The kind of an array, without its numbers. Can be pickled, and compared between ranks."""
+    """The name, shape and dtype of an array, without its numbers. Ranks can pickle and compare it."""
 
     name: str
-    """Its path, such as ``params/dense/kernel``."""
+    """The path in the tree, such as ``params/dense/kernel``."""
     shape: tuple[int, ...]
     dtype: str
 
@@ -28,11 +28,11 @@ class Leaf(NamedTuple):
 
 
 def list_leaves(tree: object, caller: str) -> tuple[list[Leaf], list[Any], Any]:
-    """Return what a tree's leaves are, the leaves, and the tree's structure.
+    """Return a description of each leaf of a tree, the leaves as arrays, and the tree's structure.
 
     Args:
-        tree: Of arrays and numbers.
-        caller: The function that was given it, for the message.
+        tree: A tree of arrays and numbers.
+        caller: The function that received the tree, for the message.
     """
     found, structure = jax.tree_util.tree_flatten_with_path(tree)
     leaves, values = [], []
@@ -57,7 +57,7 @@ def list_leaves(tree: object, caller: str) -> tuple[list[Leaf], list[Any], Any]:
 
 
 def name_path(path: Sequence[object]) -> str:
-    """Return a leaf's name."""
+    """Return a leaf's name from its path in the tree."""
     return "/".join(_name_key(key) for key in path)
 
 
@@ -69,13 +69,13 @@ def _name_key(key: object) -> str:
 
 
 def describe_difference(mine: Sequence[Leaf], other: Sequence[Leaf], whose: str, others: str) -> str:
-    """Return in words how two lists of leaves differ; empty if they do not.
+    """Describe how two lists of leaves differ; return an empty text if they do not.
 
     Args:
-        mine: The one.
-        other: The other.
-        whose: What has the one, such as "rank 0".
-        others: What has the other.
+        mine: The first list.
+        other: The second list.
+        whose: The owner of the first list, such as "rank 0".
+        others: The owner of the second list.
     """
     here, there = ({leaf.name: leaf for leaf in leaves} for leaves in (mine, other))
     found = [f"{others} has no {name!r}" for name in here if name not in there]
@@ -92,22 +92,22 @@ def describe_difference(mine: Sequence[Leaf], other: Sequence[Leaf], whose: str,
 
 
 def is_key(value: object) -> bool:
-    """Tell whether something is an array of JAX's random keys."""
+    """Return whether a value is an array of JAX's random keys."""
     return isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def is_global(value: object) -> bool:
-    """Tell whether something is an array on devices of other processes, too."""
+    """Return whether a value is an array that is on devices of other processes, too."""
     return isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer) and not value.is_fully_addressable
 
 
 def is_spread(value: object) -> bool:
-    """Tell whether something is an array of which this process has a part only."""
+    """Return whether a value is an array of which this process has only a part."""
     return is_global(value) and not getattr(value, "is_fully_replicated", False)
 
 
 def build_spread_error(caller: str, name: str) -> TypeError:
-    """Return the error of an array that is spread over the ranks, where a whole one is needed."""
+    """Return the error for an array that is spread over the ranks, where a whole array is needed."""
     return TypeError(
         f"{caller} needs whole arrays, but {name or 'the array'!r} is spread over the ranks. Call "
         "hocket.train.jax.gather(tree) in all ranks first, or hocket.mesh.save(tree, folder) in all ranks, which "
@@ -116,5 +116,5 @@ def build_spread_error(caller: str, name: str) -> TypeError:
 
 
 def is_inexact(value: Any) -> bool:
-    """Tell whether an array has floats, which have a mean."""
+    """Return whether an array holds floats, which have a mean."""
     return not is_key(value) and bool(jnp.issubdtype(value.dtype, jnp.inexact))

@@ -1,1 +1,1 @@
-"""Keras 3 in the ranks. `hocket.train.keras` has the public names, and says what is where."""
+"""Support of Keras 3 in the ranks. `hocket.train.keras` has the public names, and lists the modules."""

@@ -1,23 +1,22 @@
-"""From a step that a backend computes, compiled or not, to the host and back: gradients in, gradients out.
+"""Takes the gradients of a backend's step, compiled or not, to the host and back.
 
-All gradients travel as one flat array, with the number of rows behind them as its last element. Copies of it a step, on
-CPU:
+All gradients travel as one flat array; its last element is the number of rows. On CPUs a step copies the array:
 
-- TensorFlow: one to put them together, one for an array that may be written to, and none back, since TensorFlow takes
-  numpy's memory over.
-- JAX: the same, and one back.
-- torch: one to put them together; the collective works in that memory, and the gradients become views of it.
+- TensorFlow: once to join the gradients, and once for a writable array. The way back needs no copy, since TensorFlow
+  takes over numpy's memory.
+- JAX: as TensorFlow, and once on the way back.
+- torch: once to join the gradients. The collective works in that memory, and the gradients become views of it.
 
-On TensorFlow a layer of `Embedding` has a gradient of some rows, as ``tf.IndexedSlices``, where a row that a batch
-names twice is there twice. Keras's optimizers there square each of the two on its own, so with the sum of both they
-compute other steps. If `Crossing` is given what gathers them, such gradients stay as they are: those of all ranks, one
-behind the other, as one process would have them. They travel behind the array.
+The collective makes copies of its own: into shared memory and out again (`hocket.collective.host_group`).
 
-The collective adds its own: into shared memory and out again (`hocket.collective.host_group`).
+On TensorFlow an `Embedding` layer has a gradient of single rows, as ``tf.IndexedSlices``. A row that a batch names
+twice has two entries. Keras's optimizers there square each entry by itself, so with the sum of both they would compute
+another step. If `Crossing` has a `gather` function, such gradients keep this form: the entries of all ranks, one after
+another, as one process would have them. They travel behind the array.
 
-What an error on the host looks like depends on the backend, and is not what was raised. `Crossing` keeps that.
+Each backend turns an error on the host into an error of its own. `Crossing` keeps the original.
 
-TensorFlow's XLA cannot call the host; JAX's can, and torch.compile leaves the compiled code for it.
+TensorFlow's XLA cannot call the host; JAX's can, and torch.compile leaves the compiled code for the call.
 """
 
 from __future__ import annotations
@@ -32,43 +31,44 @@ import numpy as np
 from hocket.train.strategies import strategy
 
 OnHost: TypeAlias = Callable[[strategy.Array, float], None]
-"""Changes an array in place, given the number of rows; its last element has no meaning."""
+"""A function that changes an array in place, given the number of rows. The array's last element has no meaning."""
 
 Gather: TypeAlias = Callable[[Sequence[strategy.Slices], float], Sequence[strategy.Slices]]
-"""Returns those of all ranks, given the number of rows of this one. Called before `OnHost` is."""
+"""A function from a rank's gradients of single rows, and its number of rows, to those of all ranks. It runs before
+`OnHost`."""
 
 
 @final
 class Crossing:
-    """Takes one backend's gradients to the host and back.
+    """The way of one backend's gradients to the host and back.
 
     Args:
-        on_host: What to do with them there.
-        gather: What to do with gradients of some rows. Default: they become whole.
+        on_host: Changes the gradients there.
+        gather: Gathers gradients of single rows. Default: they become whole.
     """
 
     def __init__(self, on_host: OnHost, gather: Gather | None = None) -> None:
         self._on_host = on_host
         self._gather = gather
         self.error: BaseException | None = None
-        """What `on_host` has raised. The backend's own error only quotes it."""
+        """The error that `on_host` or `gather` has raised. The backend's own error only quotes it."""
         self._cross: Final = _CROSS[keras.backend.backend()]
 
     def begin(self) -> None:
-        """Forget an error."""
+        """Forget the last error."""
         self.error = None
 
     @property
     def keeps_slices(self) -> bool:
-        """Whether gradients of some rows stay so."""
+        """Whether gradients of single rows keep that form."""
         return self._gather is not None
 
     def average(self, gradients: Sequence[object], rows: object) -> list[Any]:
-        """Return gradients as the host made them; None stays None.
+        """Return the gradients as the host has changed them; None stays None.
 
         Args:
             gradients: The backend's tensors, all of the step.
-            rows: Of how many rows they are the mean: a number, or a tensor where it is not known yet.
+            rows: The number of rows over which they are the mean: a number, or a tensor if it is not known yet.
         """
         there = [gradient for gradient in gradients if gradient is not None]
         if not there:
@@ -79,7 +79,7 @@ class Crossing:
     def call(
         self, flat: strategy.Array, slices: Sequence[strategy.Slices] = ()
     ) -> tuple[strategy.Array, Sequence[strategy.Slices]]:
-        """Called on the host."""
+        """Change arrays on the host. The backend calls this there."""
         try:
             rows = float(flat[-1])
             gathered = self._gather(slices, rows) if self._gather is not None and slices else ()
@@ -91,7 +91,7 @@ class Crossing:
 
 
 def _choose_dtype(gradients: Sequence[Any]) -> str:
-    """Return what to add up in: halves lose too much."""
+    """Return the dtype in which gradients are added up. Sums of halves would lose too much."""
     names = {keras.backend.standardize_dtype(gradient.dtype) for gradient in gradients}
     return "float64" if "float64" in names else "float32"
 
@@ -116,7 +116,7 @@ def _cross_tensorflow(crossing: Crossing, given: Sequence[object], rows: object)
 
     dtypes = [dtype, *(tensor.dtype for tensor in sent)]
     returned = tf.numpy_function(call, [flat, *sent], dtypes)
-    averaged, *gathered = returned if isinstance(returned, list) else [returned]  # outside of a graph one is no list
+    averaged, *gathered = returned if isinstance(returned, list) else [returned]  # eagerly, one result is no list
     averaged.set_shape([None])
     split = tf.split(averaged, [*(tf.size(gradient) for gradient in whole), 1], num=len(whole) + 1)
     back = iter(_reshape_like(part, gradient) for part, gradient in zip(split, whole, strict=False))
@@ -125,8 +125,8 @@ def _cross_tensorflow(crossing: Crossing, given: Sequence[object], rows: object)
 
 
 def _reshape_like(part: Any, gradient: Any) -> Any:
-    """Return a part of the array as a gradient, whose shape may be known only when the step is computed: that of a
-    layer on sequences, for example."""
+    """Return a part of the array in a gradient's shape and dtype. The shape may be known only when the step is
+    computed, for example that of a layer on sequences."""
     import tensorflow as tf
 
     back = tf.cast(tf.reshape(part, tf.shape(gradient)), gradient.dtype)
@@ -165,7 +165,7 @@ def _cross_torch(crossing: Crossing, gradients: Sequence[Any], rows: Any) -> lis
         dtype = getattr(torch, _choose_dtype(gradients))
         parts = [gradient.detach().reshape(-1).to(dtype) for gradient in gradients]
         flat = torch.cat([*parts, torch.tensor([float(rows)], dtype=dtype, device=parts[0].device)])
-        on_host = flat.cpu()  # itself, if it is there
+        on_host = flat.cpu()  # no copy, if it is there
         crossing.call(on_host.numpy())
         back = torch.split(on_host.to(flat.device), [*_find_sizes(gradients), 1])
         return [part.view(gradient.shape).to(gradient.dtype) for part, gradient in zip(back, gradients, strict=False)]

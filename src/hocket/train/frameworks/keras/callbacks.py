@@ -10,26 +10,26 @@ from hocket.train.rank import context
 
 
 class ReportCheckpointCallback(report_callback.ReportMixin, keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not type-checked
-    """Reports Keras's logs, and a checkpoint, after each epoch.
+    """A callback that reports Keras's logs, and a checkpoint, after each epoch.
 
     Signature and rules are those of Ray's callback for Keras 2.
 
     Every rank must have it among its callbacks, since every rank reports. With a prepared model the logs of an epoch
-    are those of all ranks' rows. The checkpoint is rank 0's ``weights.npz``: `load_weights` sets a model to it, and
-    numpy alone can read it.
+    cover all ranks' rows. The checkpoint is rank 0's ``weights.npz``: `load_weights` reads it into a model, and numpy
+    alone can read it.
 
     Args:
-        checkpoint_on: At which moments to report with a checkpoint: ``"epoch_end"``, ``"train_batch_end"``, ..., or
+        checkpoint_on: The moments at which to report with a checkpoint: ``"epoch_end"``, ``"train_batch_end"``, ..., or
             several. Metrics always come with it.
-        report_metrics_on: At which to report without one.
-        metrics: Which logs: a name, several, or a dict from the name that is reported to Keras's. Default: all.
+        report_metrics_on: The moments at which to report without a checkpoint.
+        metrics: The logs to report: a name, several, or a dict from the reported name to Keras's. Default: all.
 
     Raises:
         ValueError: There is no such moment, or no such metric.
     """
 
     def write_checkpoint(self, folder: str) -> bool:
-        """Write the weights, in rank 0."""
+        """Write the weights in rank 0; return whether this rank is rank 0."""
         is_first = context.get_context().get_world_rank() == 0
         if is_first or checkpoints.is_spread(self.model):
             named = checkpoints.read_weights(self.model)

@@ -9,17 +9,17 @@ from hocket.train.frameworks import weights
 from hocket.train.frameworks.keras import variables
 
 _OPTIMIZER: Final = "optimizer/"
-"""How the names of an optimizer's variables begin."""
+"""The prefix of the names of an optimizer's variables."""
 
 
 def save_weights(model: object, folder: str | os.PathLike[str]) -> None:
     """Write a model's weights, and those of its optimizer if it has one, to a folder.
 
-    With `Sharded` all ranks call it, each with a folder of its own: whole weights are put together.
+    With `Sharded` all ranks must call it, each with a folder of its own, because they put whole weights together.
 
     Args:
-        model: Of Keras 3, on any backend.
-        folder: It must exist.
+        model: A model of Keras 3, on any backend.
+        folder: The folder. It must exist.
 
     Example:
         >>> import tempfile
@@ -36,7 +36,7 @@ def save_weights(model: object, folder: str | os.PathLike[str]) -> None:
 
 
 def read_weights(model: Any) -> list[tuple[str, Any]]:
-    """Return what `save_weights` writes. If the model is spread over the ranks, all of them call it."""
+    """Return the names and arrays that `save_weights` writes. All ranks must call it if the model is spread."""
     variables.attach(model)
     named = [(variable.path, variables.read(variable)) for variable in model.weights]
     optimizer = getattr(model, "optimizer", None)
@@ -46,23 +46,23 @@ def read_weights(model: Any) -> list[tuple[str, Any]]:
 
 
 def is_spread(model: Any) -> bool:
-    """Tell whether a rank has parts of a model's weights only."""
+    """Return whether a rank has only parts of a model's weights."""
     variables.attach(model)
     return any(variables.is_spread(weight) for weight in model.weights)
 
 
 def load_weights(model: Any, folder: str | os.PathLike[str]) -> None:
-    """Set a model's weights, and its optimizer's, to what `save_weights` wrote.
+    """Set a model's weights, and its optimizer's, to those that `save_weights` wrote.
 
-    They are found by their order; Keras numbers names anew in each process.
+    They are matched by their order, because Keras numbers names anew in each process.
 
     Args:
-        model: Built, and compiled if the optimizer is to go on.
-        folder: The checkpoint's.
+        model: A built model. Compile it first if its optimizer is to continue.
+        folder: The checkpoint's folder.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The arrays are not this model's.
+        ValueError: The arrays belong to another model.
     """
     saved = weights.load(folder)
     mine = {name: array for name, array in saved.items() if not name.startswith(_OPTIMIZER)}

@@ -1,7 +1,7 @@
-"""Chooses the Keras backend of the ranks, and joins them.
+"""Chooses the Keras backend of the ranks, and joins the ranks.
 
-Which backend Keras has is settled when a process imports it, by KERAS_BACKEND. So the ranks learn it before the
-training function arrives, whose code may name Keras. All ranks of a session share one backend
+A process fixes Keras's backend at import, from KERAS_BACKEND. So the ranks get the variable before the training
+function, whose code may import Keras. All ranks of a session share one backend
 (`hocket.train.frameworks.keras_preloads`).
 """
 
@@ -23,14 +23,14 @@ from hocket.train.frameworks.keras import sharding
 from hocket.train.run import backend, joining, worker_group
 
 BACKENDS: Final = ("tensorflow", "torch", "jax")
-"""What Keras can train with."""
+"""The backends with which Keras can train."""
 
 
 @final
 @keywords.explained()
 @dataclass(frozen=True, kw_only=True)
 class KerasConfig(backend.BackendConfig):
-    """The ranks' Keras: its backend, and how long they wait for each other.
+    """The backend of the ranks' Keras, and how long ranks wait for each other.
 
     Raises:
         ValueError: The backend is unknown, or `timeout_s` is not positive.
@@ -44,9 +44,9 @@ class KerasConfig(backend.BackendConfig):
     backend: str | None = None
     """``"tensorflow"``, ``"torch"`` or ``"jax"``; the same for all trainers of a session. Default: the driver's."""
     timeout_s: float = joining.TIMEOUT_SECONDS
-    """Seconds that a rank waits for another one."""
+    """Seconds that a rank waits for another rank."""
     distributed: bool = False
-    """Whether to join JAX's processes too, if that is the backend: one program may then span the devices of all ranks.
+    """Whether to join JAX's processes too, if JAX is the backend: one program may then span the devices of all ranks.
     `KerasTrainer` sets it for `Sharded`."""
 
     def __post_init__(self) -> None:
@@ -67,20 +67,19 @@ class KerasConfig(backend.BackendConfig):
         return self.backend or str(keras.backend.backend())
 
     def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
-        """Return what imports Keras with the backend, and what spreads models if the strategy is to: once on a
-        machine."""
+        """Return the modules that import Keras with the backend, and those of `Sharded` if that is the strategy."""
         needed = [*super().list_modules(function), f"hocket.train.frameworks.keras_preloads.{self.choose_backend()}"]
         if isinstance(getattr(function, "strategy", None), strategies.Sharded):
             needed += [sharding.JOINED, sharding.SPREAD_MODELS]
         return needed
 
     def list_blind_ranks(self, num_workers: int) -> Sequence[int]:
-        """Return all ranks if JAX's processes are joined: gloo does not notice that one has ended."""
+        """Return all ranks if JAX's processes are joined: gloo does not notice that a process has ended."""
         return range(num_workers) if self.distributed else ()
 
     @contextlib.contextmanager
     def share_process(self) -> Iterator[Sequence[turns.Local]]:
-        """Let ranks take turns where the gradients leave a step in the rank's own thread, as in PyTorch.
+        """Let ranks take turns in one process if gradients leave a step in the rank's own thread, as in PyTorch.
 
         Raises:
             ValueError: The backend computes in threads of its own.
@@ -94,7 +93,7 @@ class KerasConfig(backend.BackendConfig):
         yield ()
 
     def on_start(self, group: worker_group.WorkerGroup) -> None:
-        """Set KERAS_BACKEND in each rank, and join them."""
+        """Set KERAS_BACKEND in each rank, and join the ranks."""
         num_threads = max(1, int(group.scaling.bundle.get("CPU", 1)))
         group.execute(tf_config.choose_keras_backend, [(self.choose_backend(), num_threads)] * len(group))
         joining.arrange(group, self.timeout_s)

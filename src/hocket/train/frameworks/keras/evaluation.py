@@ -15,11 +15,11 @@ from hocket.train.frameworks import global_mean
 from hocket.train.frameworks.keras import framework, variables
 
 _DIGESTED_BYTES: Final = 1 << 26
-"""Of a larger array some rows are looked at. A guess: a twentieth of a second."""
+"""The size from which only some rows of an array are digested. A guess: a twentieth of a second."""
 
 
 def digest_rows(data: object) -> str | None:
-    """Return what stands for arrays, to be compared between ranks; None if they are none."""
+    """Return a digest of arrays, to be compared between ranks; None if `data` has anything else."""
     arrays = [one for one in keras.tree.flatten(data) if one is not None]
     if not arrays or not all(isinstance(one, np.ndarray) or keras.ops.is_tensor(one) for one in arrays):
         return None
@@ -35,10 +35,10 @@ def digest_rows(data: object) -> str | None:
 def merge_metrics(model: Any, joined: World, *, is_same: bool | None) -> None:
     """Replace the state of a model's metrics by that of all ranks together. All ranks call it.
 
-    What a metric of Keras's keeps is sums: of values and of weights, of hits in each class or below each threshold.
-    Added over the ranks they are what one process would have that had seen all rows. A metric of one's own says how its
-    variables are to be put together: ``add_variable(..., aggregation="mean")``, for example. Rows that are the same in
-    all ranks (`is_same`) count once; None if that is not known: they are, if the metrics are the same to the bit.
+    Keras's metrics keep sums: of values and of weights, of hits in each class or below each threshold. Added over the
+    ranks, these are the sums of one process that had seen all rows. A user's own metric declares how its variables are
+    combined: ``add_variable(..., aggregation="mean")``, for example. If all ranks had the same rows (`is_same`), these
+    count once. With None, the rows are the same if the metrics are, to the bit.
     """
     states = [variable for metric in model.metrics for variable in metric.variables]
     if joined.size == 1 or not states:
@@ -69,8 +69,8 @@ def _add_up(states: Sequence[Any], arrays: Sequence[Any], joined: World, chosen:
 
 
 def read_results(model: Any) -> dict[str, float]:
-    """Return the results of a model's metrics that are numbers, by the number of the metric and their names. Those of
-    ``compile(metrics=)`` are one metric, whose result is a dict."""
+    """Return the numbers among the results of a model's metrics, by the metric's number and the result's name. The
+    metrics of ``compile(metrics=)`` are one metric with a dict as its result."""
     found: dict[str, float] = {}
     for number, metric in enumerate(model.metrics):
         if metric.variables:
@@ -83,10 +83,11 @@ def read_results(model: Any) -> dict[str, float]:
 def merge_logs(
     logs: Mapping[str, Any], before: Mapping[str, float], after: Mapping[str, float], joined: World, rows: float
 ) -> dict[str, Any]:
-    """Return what a step of one's own returned last, for all ranks' rows. All ranks call it.
+    """Return the last logs of a user's own step, for all ranks' rows. All ranks call it.
 
-    A value that is the result of a metric of this rank (`before`) becomes that of all ranks (`after`). Another number
-    is the step's: its mean by the rows of the step, which are 0 if they do not count. Dicts in `logs` stay dicts.
+    A value that is a result of this rank's metrics (`before`) becomes the result of all ranks (`after`). Any other
+    number is the step's own: it becomes the ranks' mean, weighted by the step's rows (0 if they do not count). Dicts
+    stay dicts.
     """
     numbers = dict(_list_numbers(logs))
     matches = {
@@ -105,7 +106,7 @@ def merge_logs(
 
 
 def _list_numbers(logs: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], float]]:
-    """Give the numbers in logs, with the keys that lead to each."""
+    """Yield the numbers in logs, with the keys that lead to each."""
     for name, value in logs.items():
         if isinstance(value, Mapping):
             yield from _list_numbers(value, (*above, name))
@@ -133,12 +134,12 @@ def _is_number(value: object) -> bool:
     return np.ndim(value) == 0 and not isinstance(value, str | bytes) and value is not None  # type: ignore[arg-type]
 
 
-# --- what layers keep -------------------------------------------------------------------------------------------------
+# --- the state of layers ----------------------------------------------------------------------------------------------
 
 
 def list_states(model: Any) -> list[Any]:
-    """Return what a model keeps without training it and ranks have in common: all but what stateful layers remember of
-    each row."""
+    """Return the weights that a model keeps without training them and that ranks have in common. Left out are the
+    states that stateful layers keep of each row."""
     of_rows = {
         id(state)
         for layer in keras_internals.list_layers(model)
@@ -149,12 +150,12 @@ def list_states(model: Any) -> list[Any]:
 
 
 def list_counts(model: Any) -> list[Any]:
-    """Return what a model's layers count: weights that are to be added up over the ranks."""
+    """Return the counts of a model's layers: weights that are added up over the ranks."""
     return [state for state in list_states(model) if _find_kind(state) == "sum"]
 
 
 def list_row_states(model: Any) -> list[Any]:
-    """Return what a model's layers make of the rows that they see: counts, and floats such as the means of
+    """Return the weights in which a model's layers sum up the rows: counts, and floats such as the means of
     BatchNormalization."""
     return [
         state for state in list_states(model) if _find_kind(state) == "sum" or keras.backend.is_float_dtype(state.dtype)
@@ -166,12 +167,11 @@ def _find_kind(state: Any) -> str:
 
 
 def level_state(model: Any, joined: World, before: Sequence[Any]) -> None:
-    """Give all ranks what a model keeps without training it, put together as Keras's ``aggregation`` says. All ranks
-    call it.
+    """Make a model's untrained weights equal in all ranks, as Keras's ``aggregation`` says. All ranks call it.
 
-    Sums grow by what all ranks have added since they had `before` of `list_counts` in common, and of
-    ``"only_first_replica"`` rank 0's value counts. All else is a mean if it is of floats, such as the means of
-    BatchNormalization; whole numbers of ``"none"`` stay.
+    Sums grow by the amounts that all ranks have added since `before`, the values of `list_counts` that they had in
+    common. For ``"only_first_replica"`` rank 0's value counts. Other floats, such as the means of BatchNormalization,
+    are averaged; whole numbers of ``"none"`` stay.
     """
     states = list_states(model)
     if joined.size == 1 or not states:
@@ -197,9 +197,9 @@ def level_state(model: Any, joined: World, before: Sequence[Any]) -> None:
 
 @final
 class GlobalMean(global_mean.GlobalMean):
-    """A mean over the rows of all ranks that does not depend on how many there are, to the last digit.
+    """A mean over the rows of all ranks. It does not depend on the number of ranks, to the last digit.
 
-    For loops of one's own.
+    For a user's own loops.
 
     See `hocket.data.ExactMean`. ``evaluate`` of a prepared model is exact without it, to the digits of float32.
 

@@ -1,4 +1,4 @@
-"""The exchange of a prepared model's step with the other ranks: gradients, and the counts that losses are means of."""
+"""The exchange of a prepared model's step with the other ranks: gradients, and the counts behind mean losses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hocket.train.frameworks.keras import bridges, steps
 from hocket.train.strategies import strategy
 
 _NEEDS_LEAD: Final = ("begin", "begin_epoch", "after_steps", "synchronize")
-"""What a strategy may do between steps, which something must lead."""
+"""The methods of a strategy that are called between steps, which only a method of the model can do."""
 
 _EQUAL_STEPS: Final = (
     "If the ranks have unequal numbers of batches, so that one takes a step while another ends its epoch, share the "
@@ -26,7 +26,7 @@ _EQUAL_STEPS: Final = (
 
 @final
 class Exchange:
-    """Exchanges one model's gradients and losses, in one rank, as its strategy says (`steps.Owner`)."""
+    """The exchange of one model's gradients and losses, in one rank, as its strategy says (`steps.Owner`)."""
 
     def __init__(self, model: object, runtime: strategy.StrategyRuntime, joined: World) -> None:
         self._model: Any = weakref.ref(model)
@@ -34,41 +34,41 @@ class Exchange:
         self._world = joined
         self._crossing = bridges.Crossing(self._on_host, None if runtime.takes_steps else self._gather)
         self._counting = bridges.Crossing(self._add_counts)
-        #: How many rows the batch has whose step is computed or traced; None if that is not known.
+        #: The number of rows in the batch of the step that is computed or traced; None if unknown.
         self._rows: object = None
-        #: Whether ``fit`` or ``train_on_batch`` takes the steps, which tells the strategy of them.
+        #: Whether ``fit`` or ``train_on_batch`` takes the steps, and reports them to the strategy.
         self._is_led = False
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-        #: How many variables a step that the strategy takes has gradients of.
+        #: The number of variables with gradients in a step that the strategy takes.
         self._num_stepped = 0
         self._is_filler = False
         self.last_rows = 1.0
-        """How many rows the last step had; 0 if it did not count."""
+        """The number of rows in the last step; 0 if it did not count."""
         self.is_equal = joined.size == 1
         """Whether the ranks have begun with the same weights."""
         self.was_led = True
-        """Whether no optimizer has stepped the model by hand."""
+        """Whether no optimizer has stepped the model outside the model's methods."""
 
     def note_equal(self) -> None:
         """Note that the ranks have the same weights."""
         self.is_equal = True
 
     def begin_filler(self) -> None:
-        """Have the next step not count; those before are over."""
+        """Make the next step not count. Earlier steps are over."""
         self._is_filler = True
 
     def end_filler(self) -> None:
-        """Have steps count again; the one that did not is over."""
+        """Make steps count again. The step that did not count is over."""
         self._is_filler = False
 
     def begin_evaluation(self) -> None:
-        """Forget how many rows the last step had."""
+        """Forget the number of rows in the last step."""
         self.last_rows = 1.0
 
     @contextlib.contextmanager
     def lead(self) -> Iterator[None]:
-        """Have the strategy hear of the steps in this block, and raise what a collective has raised, where the backend
-        raises something that quotes it."""
+        """Report the steps in this block to the strategy. If a collective fails, raise its own error and not the
+        backend's, which only quotes it."""
         before, self._is_led = self._is_led, True
         for crossing in (self._crossing, self._counting):
             crossing.begin()
@@ -98,8 +98,8 @@ class Exchange:
 
     @property
     def is_led(self) -> bool:
-        """Whether a method of the model takes the steps now: of a model and its parts, that are prepared too, the one
-        that knows of the batch."""
+        """Whether a method of the model takes the steps now. If a model and its parts are prepared, the one that knows
+        the batch is led."""
         return self._is_led
 
     def list_optimizers(self) -> list[Any]:
@@ -107,14 +107,14 @@ class Exchange:
         given = (getattr(self._model(), "optimizer", None), *sorted(self._optimizers, key=lambda one: one.name))
         return list(dict.fromkeys(one for one in given if one is not None and one.built))
 
-    # --- what optimizers and losses call (`steps`) --------------------------------------------------------------------
+    # --- calls from optimizers and losses (`steps`) -------------------------------------------------------------------
 
     @property
     def takes_steps(self) -> bool:
         return self._runtime.takes_steps
 
     def has_any(self, numbers: AbstractSet[int]) -> bool:
-        """Tell whether the model trains one of some variables, given by the numbers of their objects."""
+        """Return whether the model trains one of some variables, given by the ``id`` of their objects."""
         model = self._model()
         return model is not None and any(id(one) in numbers for one in model.trainable_variables)
 
@@ -128,7 +128,7 @@ class Exchange:
         return self._crossing.average(list(gradients), 1.0 if self._rows is None else self._rows)
 
     def take_step(self, optimizer: Any, gradients: Sequence[object], given: Sequence[object] | None) -> None:
-        """Have the variables become what the host makes of the gradients."""
+        """Set the variables to the values that the host makes of the gradients."""
         model = self._model()
         if optimizer is not model.optimizer:
             raise ValueError(
@@ -150,7 +150,7 @@ class Exchange:
         optimizer.iterations.assign_add(1)
 
     def _check_loop(self, optimizer: Any) -> None:
-        """See that the ranks stay equal where no method of the model leads the steps."""
+        """Check that the ranks stay equal although no method of the model leads the steps."""
         model, kind = self._model(), type(self._runtime)
         if any(getattr(kind, name) is not getattr(strategy.StrategyRuntime, name) for name in _NEEDS_LEAD):
             raise ValueError(
@@ -166,7 +166,7 @@ class Exchange:
         self.was_led = False
 
     def _share(self, loss: Any, count: object) -> object:
-        """Turn the mean over some entries of this rank's rows (None: a sum) into its part of that over all ranks'."""
+        """Turn a mean over this rank's entries (None: a sum) into its part of the mean over all ranks' entries."""
         rows = 1 if self._rows is None else self._rows
         mine = keras.ops.stack([keras.ops.cast(one, "float32") for one in (1 if count is None else count, rows)])
         mine = keras.ops.stop_gradient(mine)
@@ -179,7 +179,7 @@ class Exchange:
     # --- on the host, in the middle of a step -------------------------------------------------------------------------
 
     def _on_host(self, flat: Any, rows: float) -> None:
-        """Do the strategy's part; `rows` is the learning rate if that is to take the step."""
+        """Do the strategy's part. If the strategy takes the step, `rows` is the learning rate."""
         is_filler = self._is_filler
         self.last_rows = 0.0 if is_filler else 1.0 if self._runtime.takes_steps else rows
         if self._runtime.takes_steps:
@@ -200,7 +200,7 @@ class Exchange:
 def _pair(
     model: Any, optimizer: Any, gradients: Sequence[object], given: Sequence[object] | None
 ) -> list[tuple[int, Any, object]]:
-    """Return number, variable and gradient of each of a model's variables that has one, in the model's order."""
+    """Return number, variable and gradient of each of a model's variables with a gradient, in the model's order."""
     trained = model.trainable_variables
     numbers = {id(variable): number for number, variable in enumerate(trained)}
     stepped = trained if given is None else given

@@ -1,9 +1,10 @@
-"""The callbacks that ``fit`` of a prepared model adds to the user's, and what it does to theirs.
+"""The callbacks that ``fit`` of a prepared model adds to the user's, and its changes to theirs.
 
-One rule for Keras's callbacks that write: rank 0's write. The others leave them out (`CSVLogger`, `TensorBoard`,
-`BackupAndRestore`, ...), or have them look without writing (`ModelCheckpoint`, which remembers what was best). Each
-epoch ends in all ranks when rank 0's callbacks have ended it, so the others find its files then; what it has restored
-when a training begins, they get. If a callback of one rank ends the training after a batch, all ranks end it there.
+Of Keras's callbacks that write, rank 0's write. Other ranks leave them out (`CSVLogger`, `TensorBoard`,
+`BackupAndRestore`, ...), or make them look without writing (`ModelCheckpoint`, which remembers the best value). Each
+epoch ends in all ranks after rank 0's callbacks have ended it, so the others find its files then. When a training
+begins, they get the state that rank 0's callbacks have restored. If one rank's callback ends the training after a
+batch, all end it there.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _WRITERS: Final = tuple(
     for name in ("BackupAndRestore", "CSVLogger", "OrbaxCheckpoint", "RemoteMonitor", "TensorBoard")
     if hasattr(keras.callbacks, name)
 )
-"""Callbacks that only write, or read what they wrote."""
+"""Callbacks that only write, or read their own files."""
 
 
 _STOPPERS: Final = (keras.callbacks.TerminateOnNaN, keras.callbacks.LambdaCallback)
@@ -31,33 +32,33 @@ _STOPPERS: Final = (keras.callbacks.TerminateOnNaN, keras.callbacks.LambdaCallba
 
 
 class Prepared(Protocol):
-    """A follower of ``fit``: a prepared model."""
+    """A prepared model, as callbacks use it."""
 
     exchange: exchanges.Exchange
-    """What its steps exchange."""
+    """The exchange of its steps."""
 
     def share_weights(self) -> None:
         """Give all ranks rank 0's weights."""
 
     def begin_fit(self) -> None:
-        """Begin the strategy; weights are equal."""
+        """Begin the strategy. The weights are equal."""
 
     def begin_epoch(self) -> None:
         """Note that an epoch begins."""
 
     def after_steps(self, count: int) -> None:
-        """Note that steps are taken."""
+        """Note that steps were taken."""
 
     def list_stepped(self) -> list[Any]:
-        """Return what the next step changes of the model and its optimizer, if the rank takes it alone."""
+        """Return the variables of model and optimizer that the next step changes, if the rank takes it alone."""
 
     def end_epoch(self, number: int) -> None:
         """Note that callbacks have ended an epoch."""
 
 
 def surround(callbacks: Any, first: Follower, last: Closer, model: Any, *, writes: bool) -> Any:
-    """Return callbacks for ``fit`` (None, one, several or Keras's list, which is changed) with two more around them;
-    those that write are left out if the rank does not write."""
+    """Return callbacks for ``fit`` (None, one, several or Keras's list, which is changed) with two more around them.
+    Callbacks that write are left out if the rank does not write."""
     is_list = isinstance(callbacks, keras.callbacks.CallbackList)
     given = callbacks.callbacks if is_list else keras.tree.flatten(callbacks or [])
     last.look_at(given)
@@ -71,7 +72,7 @@ def surround(callbacks: Any, first: Follower, last: Closer, model: Any, *, write
 
 
 def select(callbacks: Sequence[Any], *, writes: bool) -> list[Any]:
-    """Return the callbacks that a rank has."""
+    """Return the callbacks that a rank runs."""
     if writes:
         return list(callbacks)
     chosen = [one for one in callbacks if not isinstance(one, _WRITERS)]
@@ -83,7 +84,7 @@ def select(callbacks: Sequence[Any], *, writes: bool) -> list[Any]:
 
 
 def _look(callback: Any) -> Callable[..., None]:
-    """Return what has a `ModelCheckpoint` remember what was best, and write nothing."""
+    """Return a function with which a `ModelCheckpoint` remembers the best value, and writes nothing."""
 
     def look(epoch: int, batch: int | None, logs: object) -> None:
         keras_internals.look_whether_to_save(callback, epoch, batch, logs)
@@ -93,7 +94,7 @@ def _look(callback: Any) -> Callable[..., None]:
 
 @final
 class Follower(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not type-checked
-    """Follows ``fit``, before the user's callbacks do."""
+    """The callback that follows ``fit`` before the user's callbacks."""
 
     def __init__(self, prepared: Prepared, data: loaders.PreparedArrays | None) -> None:
         super().__init__()
@@ -102,7 +103,7 @@ class Follower(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not 
         self._taken = 0
         self._filler: int | None = None
         self._states: list[object] = []
-        #: The other variables that the filler's step must not change: weights, if the rank steps alone.
+        #: Further variables that the filler's step must not change: weights, if the rank steps alone.
         self._filler_states: list[Any] = []
 
     def on_train_begin(self, logs: dict[str, object] | None = None) -> None:
@@ -139,8 +140,8 @@ class Follower(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not 
             self._data.end_epoch()
 
     def _list_states(self) -> list[Any]:
-        """Return the variables that a row which fills a step must not change. Where ranks step together, the step is
-        one of all ranks, so what layers count by steps moves in each; where they step alone, this rank takes none."""
+        """Return the variables that a filler row's step must not change. If ranks step together, the step is one of all
+        ranks, so counts of steps in layers advance; if they step alone, this rank takes none."""
         metrics = [variable for metric in self.model.metrics for variable in metric.variables]
         if not self._filler_states:
             return [*metrics, *evaluation.list_counts(self.model)]
@@ -149,19 +150,19 @@ class Follower(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not 
 
 @final
 class Closer(keras.callbacks.Callback):  # type: ignore[misc]  # the same
-    """Follows ``fit``, after the user's callbacks; `is_joint` says whether the ranks take their steps together."""
+    """The callback that follows ``fit`` after the user's; `is_joint` says whether ranks take their steps together."""
 
     def __init__(self, prepared: Prepared, joined: World, *, is_joint: bool) -> None:
         super().__init__()
         self._prepared = prepared
         self._world = joined
         self._is_joint = is_joint
-        #: Whether a callback of this rank, and then of any, may end the training after a batch.
+        #: Whether a callback of this rank, and later of any rank, may end the training after a batch.
         self._may_stop = False
 
     def look_at(self, callbacks: Sequence[Any]) -> None:
-        """Find out whether one of the user's callbacks may end the training after a batch, by what only its rank
-        knows."""
+        """Find out whether one of the user's callbacks may end the training after a batch, for reasons that only its
+        rank knows."""
         for one in callbacks:
             own = type(one).__module__.partition(".")[0] not in ("keras", "hocket") or isinstance(one, _STOPPERS)
             hooks = (getattr(one, name) for name in ("on_train_batch_end", "on_batch_end"))
@@ -177,7 +178,7 @@ class Closer(keras.callbacks.Callback):  # type: ignore[misc]  # the same
     def on_train_batch_end(self, batch: int, logs: dict[str, object] | None = None) -> None:
         if self._may_stop:
             variables.attach(self.model)
-            variables.read(self.model.weights[0])  # waits, on JAX, for the step, which is another thread's
+            variables.read(self.model.weights[0])  # waits, on JAX, for the step, which another thread runs
             self.model.stop_training = any(self._world.all_gather_object(bool(self.model.stop_training)))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, object] | None = None) -> None:
@@ -190,7 +191,7 @@ class Closer(keras.callbacks.Callback):  # type: ignore[misc]  # the same
 
 @final
 class OneCall(keras.callbacks.CallbackList):  # type: ignore[misc]  # the same
-    """Callbacks of two calls of ``fit`` that see one."""
+    """The callbacks of two calls of ``fit``, which see one call."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
@@ -210,7 +211,7 @@ class OneCall(keras.callbacks.CallbackList):  # type: ignore[misc]  # the same
 
 @contextlib.contextmanager
 def without_final_values(optimizer: object) -> Iterator[None]:
-    """Keep an optimizer from ending a training (with averaged weights, if it keeps them) that goes on."""
+    """Keep an optimizer from finalizing its weights (averaged, if it keeps averages) while a training goes on."""
     object.__setattr__(optimizer, "finalize_variable_values", lambda var_list: None)
     try:
         yield

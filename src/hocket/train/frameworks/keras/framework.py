@@ -1,4 +1,4 @@
-"""Keras 3, as training needs it, on the backend of this process."""
+"""Keras 3's implementation of the framework contract, on the backend of this process."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from hocket.train.rank import worker_session, world
 
 @final
 class KerasFramework(contract.Framework[rank_state.RankState]):
-    """Keras 3: one loop, one place through which all gradients go, and so no strategy needs a way of its own but
-    `Sharded` (`sharding`)."""
+    """Keras 3. It has one loop, and one place through which all gradients go, so only `Sharded` needs an override
+    (`sharding`)."""
 
     name = "keras"
 
@@ -43,7 +43,7 @@ class KerasFramework(contract.Framework[rank_state.RankState]):
     def to_host(self, values: object, caller: str) -> strategies.Array:
         try:
             found: strategies.Array = np.asarray(keras.ops.convert_to_numpy(values))
-        except NotImplementedError as error:  # TensorFlow's, of what is only being traced
+        except NotImplementedError as error:  # TensorFlow's, for a tensor that is only being traced
             raise TypeError(
                 f"{caller} was called inside a compiled step, where there are no numbers yet. Call it in a callback."
             ) from error

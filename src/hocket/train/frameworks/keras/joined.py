@@ -1,6 +1,6 @@
-"""Joins JAX's processes under Keras, so that one program may span the devices of all ranks.
+"""Joins JAX's processes under Keras: one program may then span the devices of all ranks.
 
-Apart from `config`, because it needs JAX, which Keras may not have here.
+This module is apart from `config` because it needs JAX, which Keras may not have here.
 """
 
 from __future__ import annotations
@@ -18,6 +18,6 @@ def join(group: worker_group.WorkerGroup, timeout_s: float) -> None:
 
 
 def leave(group: worker_group.WorkerGroup) -> None:
-    """Part them."""
+    """Part the ranks."""
     if len(group) > 1:
         processes.leave(group)

@@ -1,9 +1,9 @@
 """Gives each rank its part of arrays, batch by batch, from the sample ledger.
 
-Keras reads a data set by number, ahead of the steps, in threads of its own, and for a look at the shapes. So reading
-moves nothing: what `fit` of a prepared model does with its steps moves the position (`models`).
+Keras reads a data set by number, ahead of the steps, in threads of its own, and once more to see the shapes. So reading
+does not move the position; the steps of a prepared model's `fit` do (`models`).
 
-In training a rank whose slice of the last batch is empty takes the step with another rank's row, which counts neither
+In training, a rank whose slice of the last batch is empty takes the step with another rank's row, which counts neither
 for the gradients nor for the metrics. In evaluation it does not take that step.
 """
 
@@ -38,34 +38,32 @@ def prepare_arrays(
 ) -> PreparedArrays:
     """Return this rank's part of arrays, for ``fit`` and ``evaluate`` of a prepared model.
 
-    With n ranks, n batches are worked on at once: they are the ranks' slices of a *global batch* of n times the size,
-    drawn from `hocket.data.Ledger`. All ranks take the same number of steps, and each row is in one batch of one rank;
-    the last batch of an epoch may be shorter. Its gradients count by their rows, so that the step is the one of a
-    single process with the global batch.
+    With n ranks, n batches are processed at once. They are the ranks' slices of a *global batch* of n times the size,
+    drawn from `hocket.data.Ledger`. All ranks take the same number of steps, and each row is in one batch of one rank.
+    The last batch of an epoch may be shorter. Its gradients count by their rows, so the step is that of a single
+    process with the global batch.
 
-    *Going on.* The position goes into each checkpoint that is reported, and after a restart, with any number of ranks,
-    the first ``fit`` goes on there, with the rows that were not trained on. Write
-    ``fit(data, initial_epoch=data.epoch, epochs=...)``. For evaluation the position does not matter, and exactly one
-    rank sees each row, once.
+    *Going on.* Each reported checkpoint holds the position. After a restart, with any number of ranks, the first
+    ``fit`` goes on there, with the rows that were not trained on. Write ``fit(data, initial_epoch=data.epoch,
+    epochs=...)``. For evaluation the position does not matter, and exactly one rank sees each row, once.
 
     Args:
-        x: The inputs: an array, or a dict, list or tuple of arrays that have equally many rows. The same in all ranks.
-        y: The targets, likewise; None if there are none.
+        x: The inputs: an array, or a dict, list or tuple of arrays with the same number of rows. The same in all ranks.
+        y: The targets, in the same form; None if there are none.
         sample_weight: A weight for each row; None if there are none.
-        batch_size: How many rows a rank has in a step.
+        batch_size: The number of rows that a rank has in a step.
         shuffle: Whether each epoch has an order of its own.
-        seed: Which orders.
+        seed: The seed of the orders.
         drop_last: Whether to leave out the rows at the end of an epoch that fill no global batch.
-        name: How the position is found again in a checkpoint. Default: by the order in which data without a name are
-            prepared.
-        resume: Whether the position goes into checkpoints, and is taken from them. False for data that is only
-            evaluated.
+        name: The name of the position in checkpoints. Default: data without a name are matched by the order in which
+            they are prepared.
+        resume: Whether checkpoints hold the position, and restore it. Write False for data that is only evaluated.
 
     Raises:
         ValueError: The arrays have different numbers of rows, or too few for the ranks; the name is taken; or the
-            position in the checkpoint is of other rows.
-        TypeError: Something has no rows.
-        RuntimeError: It is called outside a training function.
+            checkpoint's position is for other rows.
+        TypeError: A value has no rows.
+        RuntimeError: The caller is outside a training function.
 
     Example:
         >>> import tempfile
@@ -121,7 +119,7 @@ def _check_array(array: object) -> object:
 
 
 def _without_lists(given: object) -> object:
-    """Return a structure with tuples for lists, where Keras reads through TensorFlow, whose data sets know no lists."""
+    """Return a structure, on TensorFlow with tuples for lists: the data sets that Keras reads allow no lists."""
     if keras.backend.backend() != "tensorflow":
         return given
     if isinstance(given, list | tuple):
@@ -157,31 +155,31 @@ class PreparedArrays(loader_module.Positioned, keras.utils.PyDataset):  # type: 
         self._lock = threading.Lock()
         self._loop = 0
         self._is_joint = is_joint
-        #: Which batches there are to read: those of an epoch in training, or each row once.
+        #: The batches that can be read: an epoch's in training, otherwise each row once.
         self._pass = _Pass(whole, cursor.rank, cursor.world_size, trains=False, is_joint=is_joint)
 
     @property
     def epoch(self) -> int:
-        """The epoch that ``fit`` is in, or else the one that it begins next, counted from 0. For ``initial_epoch``."""
+        """The epoch that ``fit`` is in, otherwise the epoch that it begins next, from 0. For ``initial_epoch``."""
         return self._cursor.epoch + (self._cursor.steps_left == 0)
 
     @property
     def steps_left(self) -> int:
-        """How many steps of that epoch are not taken."""
+        """The number of steps of that epoch that are not taken yet."""
         return self._cursor.steps_left or self.steps_per_epoch
 
     @property
     def steps_per_epoch(self) -> int:
-        """How many steps a whole epoch has."""
+        """The number of steps in a whole epoch."""
         return self._cursor.ledger.steps_per_epoch
 
     @property
     def num_batches(self) -> int:
-        """How many batches Keras is to read."""
+        """The number of batches that Keras reads."""
         return len(self._pass)
 
     def __len__(self) -> int:
-        """Return how many batches this rank has."""
+        """Return the number of this rank's batches."""
         return len(self._pass)
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
@@ -192,12 +190,12 @@ class PreparedArrays(loader_module.Positioned, keras.utils.PyDataset):  # type: 
         return batch
 
     def open_evaluation(self) -> PreparedArrays:
-        """Return the same arrays for an evaluation: each row is read once, wherever a training with them is."""
+        """Return the same arrays for an evaluation, which reads each row once, at any position of a training."""
         found = copy.copy(self)
         found.end_training()
         return found
 
-    # --- what `fit` of a prepared model calls -------------------------------------------------------------------------
+    # --- calls from `fit` of a prepared model -------------------------------------------------------------------------
 
     @property
     def is_partial(self) -> bool:
@@ -205,7 +203,7 @@ class PreparedArrays(loader_module.Positioned, keras.utils.PyDataset):  # type: 
         return self.steps_left != self.steps_per_epoch
 
     def begin_training(self) -> None:
-        """Have the batches of the next epoch read."""
+        """Make the batches of the next epoch readable."""
         loop, _ = self._cursor.begin()
         if self._cursor.steps_left == 0:
             self._cursor.leave(loop)
@@ -216,17 +214,17 @@ class PreparedArrays(loader_module.Positioned, keras.utils.PyDataset):  # type: 
             self._pass = _Pass(rows, self._cursor.rank, self._cursor.world_size, trains=trains, is_joint=self._is_joint)
 
     def begin_epoch(self) -> int | None:
-        """Note that an epoch begins; return the step whose row is a filler, None if there is no such step."""
+        """Note that an epoch begins; return the number of the step with a filler row, None if there is no such step."""
         self._loop, _ = self._cursor.begin()
         self._read(self._cursor.ledger, trains=True)
         return self._pass.find_filler()
 
     def is_whole(self, index: int) -> bool:
-        """Tell whether a batch of this pass has the rows of all ranks, because they cannot share them equally."""
+        """Return whether a batch of this pass has the rows of all ranks, because they cannot share them equally."""
         return self._pass.is_whole(index)
 
     def take(self, count: int) -> None:
-        """Note that steps are taken."""
+        """Note that steps were taken."""
         for _ in range(min(count, self._cursor.steps_left)):
             self._cursor.take(self._loop)
 
@@ -235,12 +233,12 @@ class PreparedArrays(loader_module.Positioned, keras.utils.PyDataset):  # type: 
         self._cursor.leave(self._loop)
 
     def end_training(self) -> None:
-        """Have each row read once again."""
+        """Go back to reading each row once."""
         self._read(self._whole, trains=False)
 
 
 def open_evaluation(data: object) -> object:
-    """Return what an evaluation reads of data, which may be prepared arrays that are trained on meanwhile."""
+    """Return the data that an evaluation reads: of prepared arrays, which may be in training, a copy."""
     return data.open_evaluation() if isinstance(data, PreparedArrays) else data
 
 
@@ -249,12 +247,12 @@ class _Pass:
     """The slices of one pass over the rows, by number; read mostly in order.
 
     Args:
-        rows: Where the pass begins. It stays there.
-        rank: Whose slices.
-        world_size: Into how many each batch is cut.
-        trains: Whether the rank takes each step; else it leaves out one without rows.
-        is_joint: Whether the ranks compute each step together, on arrays with equal parts: then they all take it, and
-            have all rows of a batch that has no such parts.
+        rows: The start of the pass. It is not moved.
+        rank: The rank of the slices.
+        world_size: The number of slices of each batch.
+        trains: Whether the rank takes each step. Otherwise it leaves out a step without rows.
+        is_joint: Whether the ranks compute each step together, on arrays with equal parts. Then they all take it, and
+            each has all rows of a batch that cannot be cut equally.
     """
 
     def __init__(self, rows: ledger.Ledger, rank: int, world_size: int, *, trains: bool, is_joint: bool) -> None:
@@ -273,7 +271,7 @@ class _Pass:
         self._next, self._parts = 0, self._ledger.slices(rank, size)
 
     def _count_last_rows(self) -> tuple[int, bool]:
-        """Return how many rows of the last batch are this rank's, and whether others have another number."""
+        """Return the number of this rank's rows in the last batch, and whether other ranks have another number."""
         left = self._ledger.num_rows - self._ledger.position
         rows = min(left - (self._count - 1) * self._ledger.batch_size, self._ledger.batch_size)
         first, end = ledger.cut(rows, self._rank, self._size)
@@ -289,7 +287,7 @@ class _Pass:
         return self._is_joint and self._is_uneven and index == self._count - 1
 
     def find(self, index: int) -> object:
-        """Return the numbers of a batch's rows; that of a filler if there are none."""
+        """Return the numbers of a batch's rows; the filler's if the batch has none."""
         if not 0 <= index < self._count:
             raise IndexError(f"There are {self._count} batches, but number {index} was asked for.")
         if index < self._next:

@@ -1,11 +1,11 @@
-"""Makes a Keras model train in all ranks as one, while ``fit`` stays the user's loop.
+"""Makes all ranks train a Keras model as one, while ``fit`` stays the user's loop.
 
-The model stays the object that it is, of the class that it is, so it is saved, cloned and inspected as before. Some of
-its methods are replaced, in this one object: ``fit`` keeps the sample ledger and meets the other ranks, and
-``train_step`` notes how many rows a batch has. Their names are public, but for one: ``_get_metrics_result_or_logs``,
-which ends an epoch and an evaluation on each backend. Gradients and losses are met where all of Keras's pass: `steps`.
+The model stays the same object of the same class, so it is saved, cloned and inspected as before. Some methods are
+replaced in this one object: ``fit`` keeps the sample ledger and meets the other ranks, and ``train_step`` notes the
+number of rows in a batch. Their names are public except ``_get_metrics_result_or_logs``, which ends an epoch and an
+evaluation on each backend. Gradients and losses are exchanged where all of Keras's pass: `steps`.
 
-What a step does is in `exchanges`, and what it costs in `bridges`; the callbacks around the user's are in `followers`.
+`exchanges` has the work of a step, and `bridges` its costs; `followers` has the callbacks around the user's.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ _COUNTED: Final = re.compile(r"_\d+(?=[/_]|$)")
 
 
 def prepare_model(model: object) -> Any:
-    """Have a model trained by all ranks as one, with the trainer's strategy: by default with the mean gradient of all
-    ranks' rows.
+    """Make all ranks train a model as one, with the trainer's strategy: by default with the mean gradient of all ranks'
+    rows.
 
-    Rank 0's weights are those of all ranks, at once and when ``fit`` begins. Each step averages the gradients, inside
-    the compiled step, by the rows of which they are the means; where a loss has a mask, ignored classes or weights, by
-    what it is the mean of. So n ranks take the step of one process with n times the batch. That holds for each
-    optimizer that steps the model's variables, and for ``train_on_batch`` and loops of one's own too. At the end of an
-    epoch, and of ``evaluate``, metrics are those of all ranks' rows, and so callbacks decide the same everywhere; the
-    logs of a single batch in ``fit`` are the rank's own. What a model keeps without training it (BatchNormalization) is
-    averaged at the end of an epoch, or put together as its ``aggregation`` says.
+    All ranks get rank 0's weights, at once and when ``fit`` begins. Each step averages the gradients inside the
+    compiled step, weighted by rows; where a loss has a mask, ignored classes or weights, by the entries of its mean. So
+    n ranks take the step of one process with n times the batch. That holds for each optimizer that steps the model's
+    variables, and for ``train_on_batch`` and a user's own loops too. At the end of an epoch, and of ``evaluate``,
+    metrics are those of all ranks' rows, so callbacks decide the same everywhere. The logs of a single batch in ``fit``
+    are the rank's own. Weights that are not trained (BatchNormalization's) are averaged at the end of an epoch, or
+    combined as their ``aggregation`` says.
 
-    All ranks must take equally many steps, as they do with `prepare_arrays`.
+    All ranks must take the same number of steps, as they do with `prepare_arrays`.
 
     Args:
         model: Any ``keras.Model``, compiled or not yet. It must have its variables by the time of ``fit``: begin it
@@ -64,10 +64,10 @@ def prepare_model(model: object) -> Any:
         The same object.
 
     Raises:
-        TypeError: It is no model of Keras 3.
-        ValueError: It was prepared already, is a second one where the strategy has only one, or is compiled with
-            ``jit_compile=True`` on TensorFlow, whose XLA cannot leave a step.
-        RuntimeError: It is called outside a training function, or the ranks are not joined.
+        TypeError: `model` is no model of Keras 3.
+        ValueError: The model was prepared already, is a second one under a strategy that allows only one, or is
+            compiled with ``jit_compile=True`` on TensorFlow, whose XLA cannot leave a step.
+        RuntimeError: The caller is outside a training function, or the ranks are not joined.
 
     Example:
         >>> import tempfile
@@ -113,11 +113,11 @@ def synchronize() -> None:
 
     All ranks must call it at the same step.
 
-    ``fit`` does it at the end of each epoch. With `AllReduce` it puts together what layers keep without training it,
-    such as the means of BatchNormalization: call it after a loop of your own, before an evaluation.
+    ``fit`` calls it at the end of each epoch. With `AllReduce` it combines weights that layers keep without training
+    them, such as the means of BatchNormalization: call it after a loop of your own, before an evaluation.
 
     Raises:
-        RuntimeError: It is called outside a training function.
+        RuntimeError: The caller is outside a training function.
     """
     state = framework.FRAMEWORK.get_state("synchronize")
     for prepared in state.prepared:
@@ -126,7 +126,7 @@ def synchronize() -> None:
 
 
 def _refuse_joint_layers(model: Any) -> None:
-    """Raise for layers that are to compute with the rows of all ranks, which Keras's own replicas would do."""
+    """Raise for layers that are to compute with the rows of all ranks, as they would under Keras's own replicas."""
     for layer in keras_internals.list_layers(model):
         if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
             raise ValueError(
@@ -150,7 +150,7 @@ class _Prepared:
         self._world = state.world
         self.runtime = strategy.open_next(state.runtime)
         self._host_model = variables.ModelVariables(model)
-        #: The layouts that spread it over the ranks; None with another strategy than `Sharded`.
+        #: The layouts that spread the model over the ranks; None unless the strategy is `Sharded`.
         self._spread: Any = sharding.open_model(self.runtime, model, state.world)
         #: The exchange of gradients and losses.
         self.exchange = exchanges.Exchange(model, self.runtime, state.world)
@@ -160,14 +160,14 @@ class _Prepared:
         self._is_in_epoch = False
         #: Whether the strategy has begun, for ``train_on_batch``.
         self._has_begun = False
-        #: The counts of layers, as the ranks had them in common last, and whether they have the layers' state in common
+        #: The layers' counts when the ranks last had them in common, and whether they have the layers' state in common
         #: now.
         self._counts: Sequence[Any] = ()
         self._is_level = True
-        #: Whether the ranks read the same rows in this pass; None if that is not known. ``fit`` may know.
+        #: Whether the ranks read the same rows in this pass; None if unknown. ``fit`` may know.
         self._is_same: bool | None = None
         self._reads_parts = False
-        #: The optimizer of the first step, where the strategy takes them.
+        #: The optimizer of the first step, if the strategy takes the steps.
         self._stepper: Any = None
         self._has_warned = False
 
@@ -177,14 +177,14 @@ class _Prepared:
         return self._model()
 
     def synchronize(self) -> None:
-        """Make it equal in all ranks."""
+        """Make the model equal in all ranks."""
         self.runtime.synchronize(self._host_model)
         if self._spread is None:
             evaluation.level_state(self.model, self._world, self._counts)
             self._note_level()
 
     def list_alike(self, prefix: str) -> Iterator[equality.Equal]:
-        """Give the net what the ranks should have the same of now."""
+        """Yield the tensors that should be equal in all ranks now, for `equality`."""
         model, alike = self.model, self.runtime.alike
         if model is None or not alike or not self.exchange.is_equal:
             return
@@ -198,7 +198,7 @@ class _Prepared:
             given["optimizer"] = [one for optimizer in self.exchange.list_optimizers() for one in optimizer.variables]
         for kind, found in given.items():
             for number, variable in enumerate(found):
-                name = _COUNTED.sub("", variable.path)  # Keras numbers names in each process
+                name = _COUNTED.sub("", variable.path)  # each process has Keras number names differently
                 yield equality.Equal(kind, f"{prefix}{name} (number {number})", variables.read(variable))
 
     def _note_level(self) -> None:
@@ -209,7 +209,7 @@ class _Prepared:
     # --- the methods that are replaced --------------------------------------------------------------------------------
 
     def attach(self) -> None:
-        """Replace them."""
+        """Replace the methods."""
         model = self.model
         replaced: dict[str, object] = {
             "compile": self._compile,
@@ -229,7 +229,7 @@ class _Prepared:
             _refuse_joint_layers(model)
         for name, method in replaced.items():
             self._originals[name] = getattr(model, name)
-            object.__setattr__(model, name, method)
+            object.__setattr__(model, name, method)  # Keras's own would track the method as a part of the model
         if self._spread is not None:
             self._spread.attach()
         steps.install()
@@ -253,7 +253,7 @@ class _Prepared:
             model.jit_compile = False
 
     def _train_step(self, *args: Any) -> object:
-        """Called by Keras for each step, or to trace one; the batch is the last argument."""
+        """Take a step, or trace one. Keras calls this; the batch is the last argument."""
         with self.exchange.step_on(args[-1]):
             return self._originals["train_step"](*args)
 
@@ -262,11 +262,11 @@ class _Prepared:
             return self._originals["compute_loss"](*args, **kwargs)
 
     def _run_on_batch(self, name: str, *args: object, **kwargs: object) -> object:
-        """Take a step, or look at one batch; of the batches of all ranks."""
+        """Take a step on, or test, one batch of each rank, together with the other ranks."""
         model, trains = self.model, name == "train_on_batch"
         bound = inspect.signature(self._originals[name]).bind(*args, **kwargs)
         bound.apply_defaults()
-        is_dict, bound.arguments["return_dict"] = bound.arguments["return_dict"], True
+        is_dict, bound.arguments["return_dict"] = bound.arguments["return_dict"], True  # logs are merged by name
         steps.install()
         if trains and not self._has_begun:
             self._check_built(bound.arguments["x"])
@@ -280,7 +280,7 @@ class _Prepared:
         self._is_same = False
         self._is_level = self._is_level and not trains
         if trains and self.runtime.takes_steps:
-            self.runtime.begin_epoch(self._host_model)  # reads what the other ranks have made of the weights since
+            self.runtime.begin_epoch(self._host_model)  # reads the weights that the other ranks have changed since
         with self.exchange.lead():
             logs = self._originals[name](*bound.args, **bound.kwargs)
         if trains:
@@ -312,7 +312,7 @@ class _Prepared:
             self._is_in_epoch, self._is_same = before
 
     def _warn_of_sums(self) -> None:
-        """Say once which losses an evaluation does not add up over the ranks."""
+        """Warn once of losses that an evaluation does not add up over the ranks."""
         sums = [
             type(loss).__name__
             for loss in keras.tree.flatten(self.model.loss)
@@ -328,15 +328,14 @@ class _Prepared:
             )
 
     def _find_same(self, *data: object) -> bool | None:
-        """Tell whether all ranks have the same rows; None if that cannot be seen before they are read. All ranks call
-        it."""
+        """Return whether all ranks have the same rows; None if unknown before reading. All ranks call it."""
         if self._world.size == 1 or isinstance(data[0], loaders.PreparedArrays):
             return False
         digests = self._world.all_gather_object(evaluation.digest_rows(data))
         return None if None in digests else bool(digests == digests[:1] * self._world.size)
 
     def _write(self, name: str, filepath: Any, *args: Any, **kwargs: Any) -> object:
-        """Write beside the path and rename, so that ranks which write the same model to the same path do no harm."""
+        """Write beside the path and rename, so that ranks may write the same model to the same path."""
         original = self._originals[name]
         path = Path(filepath if isinstance(filepath, str | os.PathLike) else "")
         overwrites = kwargs.get("overwrite", args[0] if args else True)
@@ -351,7 +350,7 @@ class _Prepared:
         return returned
 
     def _end_pass(self, logs: object) -> object:
-        """Called by Keras when an epoch or an evaluation has taken its last step, for the metrics of all steps."""
+        """Merge the metrics of all steps. Keras calls this after the last step of an epoch or an evaluation."""
         if self._is_in_epoch:
             self._is_in_epoch = False
             self.synchronize()
@@ -362,13 +361,13 @@ class _Prepared:
         return self._originals[keras_internals.LOGS_METHOD](logs)
 
     def _merge(self, logs: Any) -> Any:
-        """Have metrics, and what a step has returned, be those of all ranks."""
+        """Replace metrics, and numbers that a step has returned, by those of all ranks."""
         if self._world.size == 1:
             return logs
         for leave in self._before_waiting:
-            leave()  # a step that is begun, for which another rank may wait before it comes here
+            leave()  # ends a step that this rank has begun: another rank may wait for it
         model = self.model
-        is_own = isinstance(logs, dict) and set(logs) != set(model.get_metrics_result())
+        is_own = isinstance(logs, dict) and set(logs) != set(model.get_metrics_result())  # a user's own train_step
         before = evaluation.read_results(model) if is_own else {}
         evaluation.merge_metrics(model, self._world, is_same=self._is_same)
         if not is_own:
@@ -408,7 +407,7 @@ class _Prepared:
         self, original: Any, given: dict[str, Any], data: loaders.PreparedArrays, follower: followers.Follower
     ) -> object:
         model = self.model
-        given = {**given, "shuffle": False}  # Keras would shuffle the order of the batches, in each rank another way
+        given = {**given, "shuffle": False}  # Keras would shuffle the batches, in each rank differently
         self._check_steps(model, data, given.pop("steps_per_epoch"))
         data.begin_training()
         first, last = given["initial_epoch"], given["epochs"]
@@ -417,8 +416,8 @@ class _Prepared:
             given["callbacks"] = self._surround(given["callbacks"], follower)
             if not data.is_partial or first + 1 >= last:
                 return original(**given)
-            # Keras takes equally many steps in each epoch of a call. The rest of one is a call of its own; callbacks
-            # see one.
+            # Keras takes equally many steps in each epoch of a call. So the rest of an epoch is its own call; callbacks
+            # see one call.
             callbacks = followers.OneCall(
                 given["callbacks"],
                 add_history=True,
@@ -434,7 +433,7 @@ class _Prepared:
             if model.stop_training:
                 callbacks.on_train_end(callbacks.last_logs)
                 return history
-            data.begin_training()  # Keras asks how many steps there are before callbacks hear of the epoch
+            data.begin_training()  # Keras reads the number of steps before callbacks hear of the epoch
             return original(**{**given, "callbacks": callbacks, "initial_epoch": first + 1})
         finally:
             data.end_training()
@@ -460,7 +459,7 @@ class _Prepared:
             self._spread.begin()
 
     def _check_built(self, data: object) -> None:
-        """Have the variables there before rank 0's are copied."""
+        """Create the variables, if they are missing, before rank 0's are copied."""
         model = self.model
         if model.variables and (model.built or all(layer.built for layer in model.layers)):
             return
@@ -479,10 +478,10 @@ class _Prepared:
                 f"Begin it and its parts with keras.Input((...)), or call build(...) before fit().{trouble}"
             )
 
-    # --- what the follower calls --------------------------------------------------------------------------------------
+    # --- calls from the follower --------------------------------------------------------------------------------------
 
     def share_weights(self) -> None:
-        """Give all ranks rank 0's weights, and those of its optimizer."""
+        """Give all ranks rank 0's weights, and its optimizer's."""
         model = self.model
         self.exchange.note_equal()
         if self._spread is None and self._world.size > 1 and not self.runtime.has_begun:
@@ -496,17 +495,17 @@ class _Prepared:
             self._note_level()
 
     def begin_fit(self) -> None:
-        """Begin the strategy, with rank 0's weights: callbacks may have set others."""
+        """Begin the strategy with rank 0's weights, because callbacks may have set others."""
         model = self.model
         if self.runtime.takes_steps and model.optimizer is not None and not model.optimizer.built:
-            # On TensorFlow Keras builds it in its first step, which this one never takes; checkpoints need its count.
+            # On TensorFlow Keras builds it in its first step. This one takes no steps, but checkpoints need its count.
             model.optimizer.build(model.trainable_variables)
         self._check_stepper()
         self.share_weights()
         self.runtime.begin(self._host_model)
 
     def _check_stepper(self) -> None:
-        """See that the servers step as the model's optimizer would."""
+        """Check that the servers step as the model's optimizer would."""
         if not self.runtime.takes_steps:
             return
         optimizer = self.model.optimizer
@@ -530,8 +529,8 @@ class _Prepared:
         self.runtime.begin_epoch(self._host_model)
 
     def list_stepped(self) -> list[Any]:
-        """Return what the next step changes of the model and its optimizer, if the rank takes it alone: all but the
-        number of steps, by which all ranks have the same learning rate."""
+        """Return the variables of model and optimizer that the next step changes, if the rank takes it alone. The
+        number of steps is left out: it gives all ranks the same learning rate."""
         if not self.runtime.steps_alone:
             return []
         found = list(self.model.trainable_variables)
@@ -541,11 +540,11 @@ class _Prepared:
         return found
 
     def after_steps(self, count: int) -> None:
-        """Note that steps are taken."""
+        """Note that steps were taken."""
         self.runtime.after_steps(self._host_model, count)
         for _ in range(count):
             self._watch.count_step()
 
     def end_epoch(self, number: int) -> None:
         """Note that callbacks have ended an epoch."""
-        self._watch.look_at_epoch(number)  # at once: in fit() all ranks take as many steps
+        self._watch.look_at_epoch(number)  # at once: in fit() all ranks take the same number of steps

@@ -28,16 +28,16 @@ _CAUSES: Final = {
         "those of an epoch); or one rank alone has loaded the optimizer's state."
     ),
 }
-"""By what differs first: why ranks differ, and what to do."""
+"""Likely causes and remedies when ranks differ, by the kind of tensor that differs first."""
 
 
 @final
 class RankState(rank_states.RuntimeState):
-    """A rank's strategy, at work, and its prepared models.
+    """A rank's strategy at work, and its prepared models.
 
     Args:
-        session: The rank's.
-        joined: The ranks.
+        session: The rank's session.
+        joined: The ranks' collectives.
         strategy: How updates travel.
 
     Raises:
@@ -48,9 +48,9 @@ class RankState(rank_states.RuntimeState):
         self.world = joined
         self.watch: Final = session.watch
         self.before_waiting: Final = session.before_waiting
-        """What the rank calls before it waits for the others outside of a step."""
+        """Functions that the rank calls before it waits for the others outside a step."""
         self.prepared: list[Any] = []
-        """What `prepare_model` has made of the rank's models."""
+        """The rank's prepared models."""
         super().__init__(joined, strategy)
         if joined.size > 1:
             self.watch.add(self._list_alike, _CAUSES)
@@ -60,7 +60,7 @@ class RankState(rank_states.RuntimeState):
             yield from prepared.list_alike(f"model {number}: " if number else "")
 
     def close(self) -> None:
-        """Give back what the strategy holds. If the training function has ended well, compare what the ranks have."""
+        """Close the strategy. If the training function has ended well, compare the ranks' tensors first."""
         if sys.exception() is None:
             self.watch.end(is_counted=all(prepared.exchange.was_led for prepared in self.prepared))
         for runtime in dict.fromkeys([self.runtime, *(one.runtime for one in self.prepared)]):

@@ -1,4 +1,4 @@
-"""Makes a training function compute the same each time."""
+"""Makes a training function compute the same result each time."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from hocket.train.frameworks.keras import framework
 
 
 def enable_reproducibility(seed: int = 0) -> None:
-    """Seed Python, numpy, Keras and its backend in the calling process, and have the backend use deterministic
-    algorithms only.
+    """Seed Python, numpy, Keras and its backend in the calling process, and restrict the backend to deterministic
+    algorithms.
 
-    Call it first. With the same seed in all ranks their models begin equal; they also draw the same dropout masks, each
-    for its own rows.
+    Call it first. With the same seed in all ranks their models begin equal. The ranks then draw the same dropout masks
+    too, each for its own rows.
 
-    ``keras.utils.set_random_seed`` does the first half, but imports TensorFlow on each backend where that is installed,
-    which takes seconds.
+    ``keras.utils.set_random_seed`` seeds them too, but imports TensorFlow, if installed, on each backend: that takes
+    seconds.
 
     Args:
         seed: 0 or more.
 
     Raises:
-        ValueError: The seed is negative, or above what numpy takes.
+        ValueError: The seed is negative, or larger than numpy accepts.
 
     Example:
         >>> import keras

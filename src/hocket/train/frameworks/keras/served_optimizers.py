@@ -1,6 +1,6 @@
-"""Keras's optimizers, as servers compute them.
+"""Conversion of Keras's optimizers to the servers' own.
 
-A rank's optimizer counts its steps, keeps its learning rate, and computes nothing else.
+A rank's optimizer then only counts its steps and keeps its learning rate.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hocket import ps
 from hocket._base.internals import keras as keras_internals
 
 _LR: Final = 1.0
-"""The learning rate that servers know. What the optimizer has is sent with each step, since schedules change it."""
+"""The servers' learning rate. The optimizer's own is sent with each step, since schedules change it."""
 
 _WITHOUT: Final = (
     "clipnorm",
@@ -25,15 +25,14 @@ _WITHOUT: Final = (
     "gradient_accumulation_steps",
     "amsgrad",
 )
-"""What an optimizer does with gradients or weights before and after its rule, which is not there when the servers apply
-it."""
+"""Options by which an optimizer changes gradients or weights before or after its rule. Servers do not have them."""
 
 
 def convert(optimizer: Any, variable: Any) -> ps.Optimizer:
-    """Return what does on a server as Keras's optimizer does with a variable, with a learning rate of 1.
+    """Return the servers' equivalent of Keras's optimizer for a variable, with a learning rate of 1.
 
     Raises:
-        ValueError: Servers cannot do it.
+        ValueError: Servers have no equivalent.
     """
     rule = _find_rule(type(optimizer))
     if rule is None:

@@ -1,7 +1,7 @@
-"""`hocket.train.strategies.Sharded` in Keras, as far as it needs no backend: what `spread_models` has to do, and where.
+"""`hocket.train.strategies.Sharded` in Keras: the part that needs no backend. `spread_models` does the work.
 
-Keras computes a step on JAX as one compiled function of its variables' values, so `Sharded` there is JAX's: one program
-over the devices of all ranks. On TensorFlow and PyTorch a step is each rank's own, and it is refused.
+On JAX, Keras computes a step as one compiled function of its variables' values, so `Sharded` is JAX's there: one
+program over the devices of all ranks. On TensorFlow and PyTorch each rank has its own step, and `Sharded` is refused.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ JOINED: Final = "hocket.train.frameworks.keras.joined"
 """The module that joins JAX's processes; it needs JAX."""
 
 SPREAD_MODELS: Final = "hocket.train.frameworks.keras.spread_models"
-"""The module that spreads models; it needs JAX and `hocket.mesh`, as few runs do."""
+"""The module that spreads models; it needs JAX and `hocket.mesh`, which few runs do."""
 
 
 @final
 class Runtime(strategies.StrategyRuntime):
-    """The strategy at work: gradients are those of all ranks' rows by themselves, and nothing is left to do to them.
+    """`Sharded` at work. Gradients already are those of all ranks' rows, so there is nothing left to do with them.
 
     Args:
         settings: The mesh and the layout.
@@ -33,11 +33,11 @@ class Runtime(strategies.StrategyRuntime):
     def __init__(self, settings: strategies.Sharded) -> None:
         self.settings: Final = settings
         self.spread: list[Any] = []
-        """What spreads the rank's models."""
+        """The rank's spread models."""
 
     def close(self) -> None:
         for model in sorted(self.spread, key=lambda one: one.account.steps):
-            model.account.note()  # the last one stays: that which took most steps
+            model.account.note()  # the last note stays: that of the model with the most steps
 
 
 @final
@@ -48,12 +48,12 @@ class OnJax(strategies.Strategy):
     settings: strategies.Sharded
 
     def open(self, ranks: strategies.Ranks) -> Runtime:
-        """Begin in one rank."""
+        """Open the strategy in one rank."""
         return Runtime(self.settings)
 
 
 def adapt(strategy: strategies.Strategy, backend: str) -> strategies.Strategy:
-    """Return what a rank opens for a strategy."""
+    """Return the strategy that a rank opens in place of another."""
     if not isinstance(strategy, strategies.Sharded):
         return strategy
     check_backend(strategy, backend)
@@ -61,7 +61,7 @@ def adapt(strategy: strategies.Strategy, backend: str) -> strategies.Strategy:
 
 
 def check_backend(strategy: strategies.Sharded, backend: str) -> None:
-    """See that Keras's backend can spread a model."""
+    """Check that Keras's backend can spread a model."""
     if backend != "jax":
         raise ValueError(
             f"{strategy!r} spreads Keras's models on JAX only, but Keras computes with {backend!r} here. Write "
@@ -70,7 +70,7 @@ def check_backend(strategy: strategies.Sharded, backend: str) -> None:
 
 
 def open_model(runtime: strategies.StrategyRuntime, model: object, joined: World) -> object:
-    """Return what spreads a model; None if the strategy is another one."""
+    """Return a `SpreadModel` for a model; None if the strategy is not `Sharded`."""
     if not isinstance(runtime, Runtime):
         return None
     made = importlib.import_module(SPREAD_MODELS).SpreadModel(model, runtime.settings, joined)

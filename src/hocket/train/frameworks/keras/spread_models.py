@@ -2,21 +2,21 @@
 
 Keras on JAX compiles a step as a function from the variables' values to the new ones. If these values, and the batch,
 are global arrays, the step is a program of all ranks together: its loss is the mean over the rows of the whole batch,
-and metrics, dropout and normalisation see that batch too, as in one process. XLA finds the collectives. So what is done
-here, around Keras's own functions:
+and metrics, dropout and normalisation see that batch too, as in one process. XLA finds the collectives. This module
+works around Keras's own functions:
 
-- before a step, values that are not yet spread are: a weight as its layout says, a variable of the optimizer as the
-  weight whose path its name begins with, all else replicated. So whatever is assigned in between, by a callback or from
-  a checkpoint, may be whole.
-- in the compiled step (`train_step` and its siblings) the new values are constrained to be spread in the same way.
-- batches come from `prepare_arrays`, each rank with its rows. The last one of an epoch may have rows that the ranks
-  cannot share equally, and a global array has equal parts. Then each rank reads all of them and the array is
-  replicated: more work in one step, but no row that counts twice and none that is filled in, for any loss or metric.
+- Before a step it spreads values that are not yet spread: a weight as its layout says, a variable of the optimizer as
+  its weight (its name begins with the weight's path), all others replicated. So a callback or a checkpoint may assign
+  whole values in between.
+- In the compiled step (`train_step` and its siblings) it constrains the new values to be spread in the same way.
+- Batches come from `prepare_arrays`, each rank with its rows. The last batch of an epoch may have rows that the ranks
+  cannot share equally, but a global array has equal parts. Then each rank reads all of them, and the array is
+  replicated: more work in one step, but no row counts twice and none is filled in, for any loss or metric.
 
-Keras's own ``keras.distribution`` is not used: it makes variables spread from the beginning, with values that all ranks
-must draw alike, and gives all batches the same layout. No part of it is set, so other models are as they were.
+Keras's own ``keras.distribution`` is not used: it spreads variables from the beginning, with values that all ranks must
+draw alike, and gives all batches the same layout. No part of it is set, so other models are as they were.
 
-Who reads a spread value as a whole, reads it with all ranks: `hocket.train.frameworks.keras.variables.read`.
+All ranks together read a spread value as a whole: `hocket.train.frameworks.keras.variables.read`.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ _GROUPS: Final = {
     "test": ("trainable_variables", "non_trainable_variables", "metrics_variables"),
     "predict": ("trainable_variables", "non_trainable_variables"),
 }
-"""Of what a step's state consists, in Keras's order."""
+"""The parts of a step's state, in Keras's order."""
 
 _WRITERS: Final = ("save", "save_weights", "export")
-"""Methods of a Keras model whose first argument is the path that they write to."""
+"""Methods of a Keras model that write to a path, their first argument."""
 
 
 @final
 class SpreadModel:
-    """Spreads a model's values and batches, in one rank.
+    """The spreading of a model's values and batches, in one rank.
 
     Args:
         model: The model.
-        settings: The mesh, and what is cut.
-        joined: The ranks.
+        settings: The mesh and the layout.
+        joined: The ranks' collectives.
     """
 
     def __init__(self, model: object, settings: strategies.Sharded, joined: World) -> None:
@@ -69,11 +69,11 @@ class SpreadModel:
         self._world = joined
         self._parts = settings.locate_batch(joined.rank, joined.size)[1]
         self._originals: dict[str, Any] = {}
-        #: The functions that Keras calls for a step, by kind, as they are replaced.
+        #: The functions that replace Keras's for a step, by kind.
         self._functions: dict[str, Any] = {}
-        #: How each weight is spread, by the number of its object; empty as long as nothing is.
+        #: The sharding of each weight, by the ``id`` of its object; empty as long as nothing is spread.
         self._known: dict[int, NamedSharding] = {}
-        #: The loader in use, and the number of its batches so far. None in `predict`.
+        #: The loader in use, and the number of its batches so far. `predict` uses no loader.
         self._data: loaders.PreparedArrays | None = None
         self._step = 0
         self.account = spread_usage.Account(settings)
@@ -87,7 +87,7 @@ class SpreadModel:
 
     @functools.cached_property
     def _mesh(self) -> meshes.Mesh:
-        """The ranks; made by all of them together."""
+        """The mesh of the ranks. All of them make it together."""
         kind = jax.local_devices()[0].platform.upper()
         return meshes.create_distributed_mesh(self._settings.mesh, device_type=kind, framework="jax")
 
@@ -98,7 +98,7 @@ class SpreadModel:
 
     @functools.cached_property
     def _cut(self) -> NamedSharding:
-        """Of a batch of which each rank has its rows."""
+        """The layout of a batch of which each rank has its own rows."""
         axes = spreading.list_batch_dims(self._settings)
         return NamedSharding(backend.get_mesh(self._mesh), PartitionSpec(tuple(axes) or None))
 
@@ -112,7 +112,7 @@ class SpreadModel:
         )
 
     def _find(self, variable: object) -> NamedSharding:
-        """Return how a variable of the model, of its optimizer or of a metric is spread."""
+        """Return the sharding of a model's or a metric's variable."""
         return self._known.get(id(variable), self._whole)
 
     def _find_all(self, group: str) -> list[NamedSharding]:
@@ -122,7 +122,7 @@ class SpreadModel:
         return [self._find(variable) for variable in getattr(model, group)]
 
     def _find_beside(self, model: Any, variable: Any) -> NamedSharding:
-        """Return how a variable of the optimizer is spread: as the weight that it belongs to."""
+        """Return the sharding of an optimizer's variable: that of the weight to which it belongs."""
         owners = [
             weight
             for weight in model.trainable_variables
@@ -135,10 +135,10 @@ class SpreadModel:
         sharding = getattr(value, "sharding", None)
         return isinstance(sharding, NamedSharding) and sharding.mesh == self._whole.mesh
 
-    # --- what `fit` of a prepared model calls -------------------------------------------------------------------------
+    # --- calls from `fit` of a prepared model -------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Spread what is not: weights and the optimizer's variables are rank 0's then. All ranks call it."""
+        """Spread all values that are not spread, with rank 0's weights and optimizer's variables. All ranks call it."""
         model = self._get_model()
         self._check_compiled(model)
         variables.attach(model)
@@ -158,7 +158,7 @@ class SpreadModel:
                 continue
             array = np.array(variable.value)
             if self._world.size > 1:
-                self._world.broadcast(array.reshape(-1).view(np.uint8))
+                self._world.broadcast(array.reshape(-1).view(np.uint8))  # as bytes, for any dtype
             variable.assign(backend.place(array, find(variable)))
 
     @staticmethod
@@ -175,7 +175,7 @@ class SpreadModel:
             )
 
     def begin_pass(self, data: object, caller: str) -> None:
-        """Note what is read next, from its beginning."""
+        """Note the data that is read next, from its beginning."""
         if not isinstance(data, loaders.PreparedArrays):
             raise TypeError(
                 f"With Sharded {caller}() takes what prepare_arrays() returns, which gives each rank the rows that the "
@@ -184,11 +184,11 @@ class SpreadModel:
         self._data, self._step = data, 0
 
     def begin_epoch(self) -> None:
-        """Note that the next batch is the first of what is read."""
+        """Note that the next batch is the first of the data."""
         self._step = 0
 
     def end_pass(self) -> None:
-        """Have the metrics, which are those of all ranks' rows, be this rank's own values, to be computed with."""
+        """Turn the metrics, which cover all ranks' rows, into this rank's own values, for computing with them."""
         for metric in self._get_model().metrics:
             for variable in metric.variables:
                 if self._is_placed(variable.value):
@@ -197,7 +197,7 @@ class SpreadModel:
     # --- the methods that are replaced --------------------------------------------------------------------------------
 
     def attach(self) -> None:
-        """Replace them."""
+        """Replace the methods."""
         model = self._get_model()
         replaced: dict[str, object] = {
             "evaluate": self._evaluate,
@@ -220,7 +220,7 @@ class SpreadModel:
         model, name = self._get_model(), f"{kind}_function"
         self._originals[f"make_{name}"](force)
         made = getattr(model, name)
-        if made is self._functions.get(kind):
+        if made is self._functions.get(kind):  # Keras has kept the replaced function
             return
 
         def function(state: Any, iterator: Iterator[object]) -> object:
@@ -236,7 +236,7 @@ class SpreadModel:
         return tuple(self._place_group(values, group) for values, group in zip(state, _GROUPS[kind], strict=True))
 
     def _place_group(self, values: Sequence[object], group: str) -> list[object]:
-        if all(self._is_placed(value) for value in values):  # as from the second step of an epoch on
+        if all(self._is_placed(value) for value in values):  # so it is from the second step of an epoch on
             return list(values)
         return [
             value if self._is_placed(value) else backend.place(value, sharding)
@@ -244,9 +244,10 @@ class SpreadModel:
         ]
 
     def _place_batch(self, batch: object, kind: str) -> object:
-        data = None if kind == "predict" else self._data
-        is_whole = data is None or data.is_whole(self._step)
-        self._step += 1
+        is_whole = True
+        if kind != "predict":  # which a callback may call between two batches of `fit`
+            is_whole = self._data is None or self._data.is_whole(self._step)
+            self._step += 1
 
         def place(array: object) -> object:
             if array is None:
@@ -261,10 +262,10 @@ class SpreadModel:
         return keras.tree.map_structure(place, batch)
 
     def _take_step(self, kind: str, state: object, data: object) -> object:
-        """Called while JAX traces a step: say how its results are spread."""
+        """Take a step, and constrain how its results are spread. Called while JAX traces the step."""
         found, changed = self._originals[f"{kind}_step"](state, data)
         found = jax.tree_util.tree_map(self._keep_whole, found)
-        if kind == "predict":  # of the state it returns the middle alone
+        if kind == "predict":  # of the state, it returns only the non-trainable variables
             return found, self._constrain(changed, "non_trainable_variables")
         return found, tuple(
             self._constrain(values, group) for values, group in zip(changed, _GROUPS[kind], strict=True)
@@ -321,14 +322,13 @@ class SpreadModel:
         )
 
 
-# Keras writes values as numpy arrays, which a rank that has parts of them cannot make alone. So all ranks call
-# ``save``, ``save_weights``, ``export`` and ``get_state_tree`` (as those of a run do with a ``ModelCheckpoint`` in
-# each): parts are put together, Keras does what it does, and then the model has its parts again.
+# Keras writes values as numpy arrays, which a rank cannot make alone from its parts. So all ranks call ``save``,
+# ``save_weights``, ``export`` and ``get_state_tree``; a ``ModelCheckpoint`` in each rank does so. The ranks put the
+# parts together, Keras does its work, and then the model gets its parts back.
 def _write(
     model: Any, joined: World, writer: Callable[..., object], filepath: object, *args: object, **kwargs: object
 ) -> Any:
-    """Write a whole model by a method of Keras. Of ranks that give the same path on the same machine, the first one
-    writes.
+    """Write a whole model by a method of Keras. Of ranks with the same path on the same machine, the first writes.
 
     All ranks call it. It returns when all have written, so that each finds the file.
     """
@@ -352,7 +352,7 @@ def _write(
 
 @contextlib.contextmanager
 def _hold_whole(model: Any) -> Iterator[None]:
-    """Have each rank's variables be whole within. All ranks enter it."""
+    """Keep each rank's variables whole within a block. All ranks enter it."""
     variables.attach(model)
     optimizer = getattr(model, "optimizer", None)
     given = [*model.variables, *(optimizer.variables if optimizer is not None else ())]

@@ -1,11 +1,11 @@
-"""Where gradients and losses of Keras pass: in ``fit``, in a ``train_step`` of one's own, and in a loop by hand.
+"""The places where Keras's gradients and losses pass: in ``fit``, in a user's ``train_step``, and in a user's loop.
 
 - `Optimizer.apply` and ``stateless_apply`` of each class. The outermost call decides: a `LossScaleOptimizer` looks for
-  overflows in what all ranks have, and the optimizer inside it is left alone. An optimizer that steps variables of a
+  overflows in all ranks' gradients, and the optimizer inside it is left alone. An optimizer that steps variables of a
   prepared model averages, whether or not the model was compiled with it.
-- the function that reduces the losses of a batch to one number. Not public; tests on each backend hold it. A loss with
-  a mask, an ignored class or weights is a mean over something else than rows. In a step of a prepared model it is
-  multiplied by this rank's part of that, so that the ranks' mean by rows is the mean over what all ranks have.
+- The function that reduces the losses of a batch to one number. It is not public; tests on each backend check it. A
+  loss with a mask, an ignored class or weights is a mean over other entries than rows. In a step of a prepared model it
+  is multiplied by this rank's share of them. Then the ranks' mean by rows is the mean over all ranks' entries.
 
 Both are replaced once in a process, and change nothing for models that are not prepared.
 """
@@ -25,14 +25,14 @@ from hocket._base.internals import keras as keras_internals
 from hocket.train.frameworks.keras import framework
 
 Share = Callable[[Any, object], Any]
-"""Turns the mean over this rank's entries into its part of the mean over all ranks': given how many they are, None for
-a sum."""
+"""Turns the mean over this rank's entries into its part of the mean over all ranks', given the number of entries; None
+for a sum."""
 
 _losses: Final = keras_internals.get_losses()
 
 
 class Owner(Protocol):
-    """Exchanges the gradients of one model's variables."""
+    """The exchange of the gradients of one model's variables."""
 
     @property
     def takes_steps(self) -> bool:
@@ -42,7 +42,7 @@ class Owner(Protocol):
         """Return the gradients with which all ranks step."""
 
     def take_step(self, optimizer: object, gradients: Sequence[object], given: Sequence[object] | None) -> None:
-        """Have the variables become what they are after the step; those `given`, or all that the model trains."""
+        """Set the variables `given`, or all that the model trains, to their values after the step."""
 
 
 class _Place(threading.local):
@@ -51,11 +51,11 @@ class _Place(threading.local):
     is_inside: bool = False
     """Whether an optimizer steps with gradients that are averaged already."""
     share: Share | None = None
-    """What to do with a loss."""
+    """The function that scales a loss, if any."""
     adds_up: bool = False
     """Whether a loss without a reduction, or with a sum, is added up over the ranks."""
     depth: int = 0
-    """In how many losses the thread is: what one makes of the sums of another is not known."""
+    """The number of losses that the thread is in. Only the outermost is added up: its use of inner sums is unknown."""
 
 
 _place: Final = _Place()
@@ -63,13 +63,13 @@ _owners: Final[weakref.WeakKeyDictionary[Any, weakref.ref[Any]]] = weakref.WeakK
 
 
 def own(optimizer: object, owner: Owner) -> None:
-    """Have an optimizer's gradients exchanged by one who lives as long as it."""
+    """Have an owner exchange an optimizer's gradients. The owner must live as long as the optimizer."""
     _owners[optimizer] = weakref.ref(owner)
 
 
 @contextlib.contextmanager
 def share_losses(share: Share | None, *, adds_up: bool = False) -> Iterator[None]:
-    """Have means in this block be the ranks' parts of those over all ranks, by `share`; and sums too, if it says so."""
+    """In this block, turn means into the ranks' parts of the means over all ranks; with `adds_up`, sums too."""
     before = _place.share, _place.adds_up
     _place.share, _place.adds_up = share, adds_up
     try:
@@ -80,13 +80,13 @@ def share_losses(share: Share | None, *, adds_up: bool = False) -> Iterator[None
 
 @contextlib.contextmanager
 def compute_compiled() -> Iterator[None]:
-    """Have losses in this block, which a model was compiled with, be added up as their reductions say."""
+    """In this block, add up over the ranks the losses that a model was compiled with, as their reductions say."""
     with share_losses(_place.share, adds_up=True):
         yield
 
 
 def install() -> None:
-    """Hook what is not hooked yet; the classes of optimizers may have become more."""
+    """Hook every method and function that is not hooked yet. There may be new classes of optimizers."""
     _hook(_find_root())
     if not hasattr(_losses.reduce_weighted_values, "__wrapped__"):
         _losses.reduce_weighted_values = _hook_reduction(_losses.reduce_weighted_values)
@@ -135,7 +135,7 @@ def _wrap_apply(original: Any) -> Any:
 def _wrap_stateless(original: Any) -> Any:
     def stateless_apply(self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> object:
         owner = _find_owner(self, None)
-        if owner is None or owner.takes_steps:  # it takes them in `apply`, where variables can be assigned
+        if owner is None or owner.takes_steps:  # steps are taken in `apply`, where variables can be assigned
             return original(self, optimizer_variables, grads, trainable_variables)
         with _inside():
             return original(self, optimizer_variables, owner.average(self, list(grads)), trainable_variables)
@@ -153,7 +153,7 @@ def _inside() -> Iterator[None]:
 
 
 def _get_known(optimizer: Any) -> Any:
-    """Return who has been given an optimizer, or the one inside it (`LossScaleOptimizer`); None if there is nobody."""
+    """Return the owner of an optimizer, or of the one inside it (`LossScaleOptimizer`); None if there is none."""
     while optimizer is not None:
         known = _owners.get(optimizer)
         if known is not None:
@@ -163,7 +163,7 @@ def _get_known(optimizer: Any) -> Any:
 
 
 def _find_owner(optimizer: Any, given: Sequence[object] | None) -> Any:
-    """Return who exchanges an optimizer's gradients; None if they are the process's own, or exchanged already."""
+    """Return the owner that exchanges an optimizer's gradients; None if they stay here, or are exchanged already."""
     if _place.is_inside:
         return None
     owner = _get_known(optimizer)
@@ -213,8 +213,8 @@ def _hook_reduction(original: Any) -> Any:
 
 
 def _count(values: Any, sample_weight: Any, mask: Any, reduction: str) -> object:
-    """Return what a loss is divided by; None if that goes with the rows."""
-    if not len(values.shape):  # the loss has reduced it
+    """Return the divisor of a loss; None if it is proportional to the rows."""
+    if not len(values.shape):  # the loss has reduced the values itself
         return None
     if reduction == "mean_with_sample_weight" and not (sample_weight is None and mask is None):
         given = None if sample_weight is None else keras.ops.convert_to_tensor(sample_weight, dtype="float32")

@@ -1,4 +1,4 @@
-"""The entry to training with Keras 3."""
+"""The trainer for Keras 3."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from hocket.train.strategies import hosting
 @final
 @data_parallel_trainer.explained(keras_config=config.KerasConfig)
 class KerasTrainer(data_parallel_trainer.DataParallelTrainer):
-    """Runs a training function in ranks whose Keras models are trained as one.
+    """A trainer that runs a function in ranks which train Keras models as one.
 
     Args:
-        train_loop_per_worker: The training function: takes no argument, or one, the configuration. It calls
-            `prepare_model`, and ``model.fit`` with what `prepare_arrays` returns.
-        train_loop_config: What it is given, if it takes an argument.
+        train_loop_per_worker: The training function. It takes no argument, or one: the configuration. It calls
+            `prepare_model`, and ``model.fit`` with the result of `prepare_arrays`.
+        train_loop_config: The configuration for the function, if it takes an argument.
         strategy: How updates travel between the ranks. Default: `AllReduce()`. The training function is the same for
-            all of them.
-        keras_config: The backend that Keras computes with, and time-out.
-        scaling_config: How many ranks, and what each holds. Default: one, with a CPU.
+            every strategy.
+        keras_config: Keras's backend, and the time-out.
+        scaling_config: The number of ranks, and each rank's resources. Default: one rank, with a CPU.
         run_config: Name, storage, failures, checkpoints, callbacks.
-        validation_config: How checkpoints are validated whose report asks for it.
-        datasets: Datasets by name, of which `get_dataset_shard` gives each rank its part.
-        dataset_config: Which of them are shared out.
-        metadata: For programs written for Ray; must be None, as the next.
+        validation_config: How a checkpoint is validated if its report requests that.
+        datasets: Datasets by name. `get_dataset_shard` gives each rank its part.
+        dataset_config: Which datasets are split among the ranks.
+        metadata: For programs written for Ray; must be None.
         resume_from_checkpoint: See `metadata`.
 
     Raises:
         TypeError: The function cannot be called, or a configuration or the strategy has the wrong type.
-        ValueError: The function needs more than one argument, or a configuration that it does not take is given; or the
-            backend cannot do what the strategy is.
+        ValueError: The function needs more than one argument, or a configuration is given that it does not take; or the
+            backend does not support the strategy.
     """
 
     def __init__(

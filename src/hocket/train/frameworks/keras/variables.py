@@ -1,6 +1,6 @@
 """A model's variables as arrays, and back.
 
-On JAX they are elsewhere while ``fit`` runs; `attach` brings them into the model.
+On JAX they are outside the model while ``fit`` runs; `attach` brings them back.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 def attach(model: object) -> None:
-    """Have the model's variables be what the steps so far have made of them."""
+    """Bring the model's variables up to date with the steps so far."""
     sync = getattr(model, "jax_state_sync", None)
     if sync is not None:
         sync()
 
 
 def read(variable: Any) -> Array:
-    """Return a copy of a variable's value. If it is spread over the ranks, all of them call it."""
+    """Return a copy of a variable's value. If it is spread over the ranks, all of them must call this."""
     value = variable.value
-    if keras.backend.backend() == "tensorflow":  # Keras asks numpy, here and below, in a way that numpy warns of
+    if keras.backend.backend() == "tensorflow":  # numpy warns of Keras's own way to convert, here and below
         return np.array(value.numpy())
     if keras.backend.backend() == "torch":
         value = value.detach().cpu()
@@ -44,24 +44,24 @@ def read(variable: Any) -> Array:
 
 
 def is_spread(variable: Any) -> bool:
-    """Tell whether this process has a part of a variable's value only, as with `Sharded`."""
+    """Return whether this process has only a part of a variable's value, as with `Sharded`."""
     value = variable.value
     return keras.backend.backend() == "jax" and not (value.is_fully_addressable or value.is_fully_replicated)
 
 
 def read_flat(given: Sequence[object]) -> Array:
-    """Return all values in one array of float32, or of float64 if one of them is."""
+    """Return all values in one array of float32, or of float64 if any value is."""
     return strategies.flatten([read(variable) for variable in given])
 
 
 def write_flat(given: Sequence[Any], flat: Array) -> None:
-    """Set values from what `read_flat` returned, or what was made of it."""
+    """Set values from a flat array like that of `read_flat`."""
     for variable, array in zip(given, strategies.unflatten(flat, [tuple(one.shape) for one in given]), strict=True):
         variable.assign(array)
 
 
 def broadcast(given: Sequence[Any], joined: strategies.Collectives, root: int = 0) -> None:
-    """Give all ranks the root's values, whole numbers to the last digit. All ranks call it, with as many variables."""
+    """Give all ranks the root's values, integers exactly. All ranks call it, with the same number of variables."""
     floats = [one for one in given if keras.backend.is_float_dtype(one.dtype)]
     flat = read_flat(floats)
     joined.broadcast(flat, root)
@@ -77,7 +77,7 @@ class ModelVariables(strategies.HostModel):
     """The trained variables of a model, as host arrays.
 
     Args:
-        model: Its variables may be made later.
+        model: The model. Its variables may be made later.
     """
 
     def __init__(self, model: object) -> None:
@@ -111,13 +111,13 @@ class ModelVariables(strategies.HostModel):
             variable.assign(array)
 
     def list_rules(self) -> list[tuple[str, ps.Optimizer]]:
-        """Return each variable's name, and what does on a server as the model's optimizer does."""
+        """Return each variable's name, and the servers' equivalent of the model's optimizer for it."""
         optimizer = self._get_model().optimizer
         return [(variable.path, served_optimizers.convert(optimizer, variable)) for variable in self._variables]
 
     @property
     def steps_taken(self) -> int:
-        """How many steps the optimizer has taken."""
+        """The number of steps that the optimizer has taken."""
         return int(keras.ops.convert_to_numpy(self._get_model().optimizer.iterations))
 
     @property

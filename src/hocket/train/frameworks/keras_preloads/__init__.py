@@ -1,13 +1,12 @@
-"""Imports Keras with one backend where ranks are forked from, so that it is done once on a machine and not in each
-rank: a module a backend.
+"""Imports Keras with one backend in the process from which ranks are forked: once per machine. Each backend has a
+module.
 
-May it be forked? After the import a process has, besides its own, threads of OpenBLAS (numpy's and scipy's) and of
-jemalloc (pyarrow's), both of which see to forks themselves; TensorFlow, PyTorch and JAX start theirs with the first
-operation. Measured with Keras 3.15 on TensorFlow 2.21, PyTorch 2.13 and JAX 0.10: 4 to 20 seconds of processor time a
-rank, on two cores with other work, for less than one.
+A fork after the import is safe. Besides its own, the process then has threads of OpenBLAS (numpy's and scipy's) and of
+jemalloc (pyarrow's), which both handle forks. TensorFlow, PyTorch and JAX start theirs with the first operation.
+Measured with Keras 3.15 on TensorFlow 2.21, PyTorch 2.13 and JAX 0.10, on two cores with other work: 4 to 20 seconds of
+processor time per rank become less than one.
 
-A Keras has one backend for good. So all ranks of a session share one, and `hocket.train.frameworks.tf_config` says
-so to those that ask for another.
+A process's Keras has one backend for good. So all ranks of a session share one; `tf_config` refuses any other.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from hocket.train.frameworks import tf_config
 
 
 def load(backend: str) -> None:
-    """Import Keras with a backend, unless it is imported."""
+    """Import Keras with a backend, unless Keras is imported."""
     if "keras" in sys.modules:
         return
-    tf_config.be_quiet()  # TensorFlow asks once in a process, before the fork
+    tf_config.be_quiet()  # TensorFlow reads the setting once in a process, before the fork
     before = os.environ.get("KERAS_BACKEND")
     os.environ["KERAS_BACKEND"] = backend
     try:

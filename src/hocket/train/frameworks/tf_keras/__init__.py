@@ -1,4 +1,4 @@
 """TensorFlow's own strategies in the ranks, and tf-keras.
 
-`hocket.train.tensorflow` has the public names, and says what is where.
+`hocket.train.tensorflow` has the public names, and lists the modules.
 """

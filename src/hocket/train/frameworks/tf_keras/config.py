@@ -1,4 +1,4 @@
-"""Makes the ranks a TensorFlow cluster, by TF_CONFIG."""
+"""Makes the ranks a TensorFlow cluster, through TF_CONFIG."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hocket.train.frameworks import tf_config
 from hocket.train.run import backend, worker_group
 
 PRELOADED: Final = "hocket.train.frameworks.tf_keras.preload"
-"""What imports TensorFlow with both of its Keras: once on a machine."""
+"""The module that imports TensorFlow with both versions of Keras, once on a machine."""
 
 
 @final
@@ -33,14 +33,14 @@ class TensorflowConfig(backend.BackendConfig):
     """
 
     chief: bool = False
-    """Whether rank 0 is named ``chief`` and not ``worker``. MultiWorkerMirroredStrategy takes worker 0 for the chief
-    where none is named."""
+    """Whether rank 0 is named ``chief`` and not ``worker``. Without a chief, MultiWorkerMirroredStrategy takes worker 0
+    for it."""
     num_evaluators: int = 0
-    """How many ranks, the last ones, are evaluators: not part of the cluster, for programs that look at TF_CONFIG and
-    evaluate checkpoints there. They report as often as the others."""
+    """The number of evaluators, which are the last ranks. They are outside the cluster, for programs that read
+    TF_CONFIG and evaluate checkpoints there. They report as often as the others."""
     legacy_keras: bool = True
-    """Whether ``tf.keras`` is tf-keras, that is Keras 2, as in Ray Train: the Keras that works with
-    MultiWorkerMirroredStrategy. Sets TF_USE_LEGACY_KERAS in the ranks. ``import keras`` is Keras 3 either way."""
+    """Whether ``tf.keras`` is tf-keras, that is Keras 2, as in Ray Train. MultiWorkerMirroredStrategy needs it. Sets
+    TF_USE_LEGACY_KERAS in the ranks. ``import keras`` is Keras 3 either way."""
 
     def __post_init__(self) -> None:
         for name in ("chief", "legacy_keras"):
@@ -53,11 +53,11 @@ class TensorflowConfig(backend.BackendConfig):
             )
 
     def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
-        """Return what imports TensorFlow."""
+        """Return the module that imports TensorFlow."""
         return (*super().list_modules(function), PRELOADED)
 
     def list_task_types(self, num_workers: int) -> list[str]:
-        """Return what each rank is, by rank.
+        """Return each rank's task type, by rank.
 
         Raises:
             ValueError: All of them would be evaluators.
@@ -72,12 +72,12 @@ class TensorflowConfig(backend.BackendConfig):
         return [first] + ["worker"] * (count - 1) + ["evaluator"] * self.num_evaluators
 
     def list_blind_ranks(self, num_workers: int) -> Sequence[int]:
-        """Return those in the cluster: TensorFlow's collectives have no time-out."""
+        """Return the ranks in the cluster: TensorFlow's collectives have no time-out."""
         return range(num_workers - self.num_evaluators)
 
     @contextlib.contextmanager
     def share_process(self) -> Iterator[Sequence[turns.Local]]:
-        """Refuse: a process has one TF_CONFIG.
+        """Refuse ranks in one process, which has only one TF_CONFIG.
 
         Raises:
             ValueError: Always.
@@ -85,7 +85,7 @@ class TensorflowConfig(backend.BackendConfig):
         yield _refuse_to_share()
 
     def check_work(self, work: object) -> None:
-        """Refuse objects of Keras 3 where ``tf.keras`` is Keras 2."""
+        """Refuse objects of Keras 3 if ``tf.keras`` is Keras 2."""
         if self.legacy_keras:
             tf_config.refuse_keras_3(work)
 
@@ -94,7 +94,7 @@ class TensorflowConfig(backend.BackendConfig):
         tf_config.arrange(group, self.list_task_types(len(group)), legacy_keras=self.legacy_keras)
 
     def on_shutdown(self, group: worker_group.WorkerGroup) -> None:
-        """Do nothing: what TensorFlow has opened ends with its process."""
+        """Do nothing: TensorFlow's servers and connections end with their process."""
 
 
 def _refuse_to_share() -> Sequence[turns.Local]:

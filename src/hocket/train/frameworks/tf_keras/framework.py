@@ -1,4 +1,4 @@
-"""TensorFlow with tf-keras, as training needs it. Importing it imports TensorFlow."""
+"""The implementation of the framework contract for TensorFlow with tf-keras. Importing it imports TensorFlow."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ class TfKerasFramework(contract.Framework[TensorflowStrategy]):
             change([array.reshape(-1) for array in on_host])
             return on_host
 
-        found = tf.numpy_function(visit, list(arrays), [array.dtype for array in arrays])
+        returned = tf.numpy_function(visit, list(arrays), [array.dtype for array in arrays])
+        found = returned if isinstance(returned, list) else [returned]  # eagerly, one result is no list
         return [tf.ensure_shape(new, array.shape) for new, array in zip(found, arrays, strict=True)]
 
     def list_weights(self, model: Any) -> list[tuple[str, strategies.Array]]:

@@ -20,29 +20,29 @@ with extras.explain("hocket.train.tensorflow.keras", "tf-keras (Keras 2)", "Run 
     from hocket.train.frameworks.tf_keras import framework
 
 MODEL_NAME: Final = "model.keras"
-"""The file in the checkpoint's folder, for ``tf_keras.models.load_model``."""
+"""The model's file in the checkpoint's folder, for ``tf_keras.models.load_model``."""
 
 
 class ReportCheckpointCallback(report_callback.ReportMixin, tf_keras.callbacks.Callback):  # type: ignore[misc]  # tf-keras is not type-checked
-    """Reports Keras's logs, and a checkpoint, after each epoch. Signature and rules are Ray's.
+    """A callback that reports Keras's logs, and a checkpoint, after each epoch. Signature and rules are Ray's.
 
-    Every rank must have it among its callbacks, since every rank reports, and a model under MultiWorkerMirroredStrategy
-    is read by all ranks together. Rank 0's files are the checkpoint: ``model.keras``, if the model can be saved so, and
+    Every rank must have it among its callbacks, since every rank reports, and all ranks together read a model under
+    MultiWorkerMirroredStrategy. Rank 0's files are the checkpoint: ``model.keras``, if the model can be saved so, and
     ``weights.npz``, which `hocket.train.frameworks.weights` and numpy alone can read.
 
     Args:
-        checkpoint_on: At which moments to report with a checkpoint: ``"epoch_end"``, ``"train_batch_end"``, ..., or
+        checkpoint_on: The moments at which to report with a checkpoint: ``"epoch_end"``, ``"train_batch_end"``, ..., or
             several. Metrics always come with it.
-        report_metrics_on: At which to report without one.
-        metrics: Which logs: a name, several, or a dict from the name that is reported to Keras's. Default: all.
+        report_metrics_on: The moments at which to report without a checkpoint.
+        metrics: The logs to report: a name, several, or a dict from the reported name to Keras's. Default: all.
 
     Raises:
         ValueError: There is no such moment, or no such metric.
     """
 
     def write_checkpoint(self, folder: str) -> bool:
-        """Write the model, in every rank."""
-        with contextlib.suppress(NotImplementedError):  # a subclass of Model need not be able to
+        """Write the model in every rank; return whether this rank is rank 0."""
+        with contextlib.suppress(NotImplementedError):  # a subclass of Model may be unable to
             tf_keras_internals.save(self.model, str(Path(folder, MODEL_NAME)))
         framework.FRAMEWORK.save_weights(self.model, folder)
         return context.get_context().get_world_rank() == 0

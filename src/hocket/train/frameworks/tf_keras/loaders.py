@@ -1,4 +1,4 @@
-"""Data sets of TensorFlow's that are a rank's own already."""
+"""TensorFlow's data sets that have only a rank's own rows."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 
 def prepare_dataset_shard(tf_dataset_shard: object) -> Any:
-    """Return a ``tf.data.Dataset`` that MultiWorkerMirroredStrategy does not split again, and that is read ahead.
+    """Return a ``tf.data.Dataset`` that is read ahead, and that MultiWorkerMirroredStrategy does not split again.
 
     Args:
-        tf_dataset_shard: This rank's rows, such as what `hocket.data.Ledger` or ``shard`` gave.
+        tf_dataset_shard: This rank's rows, such as the result of `hocket.data.Ledger` or ``shard``.
 
     Raises:
-        TypeError: It is no ``tf.data.Dataset``.
+        TypeError: The argument is no ``tf.data.Dataset``.
     """
     import tensorflow as tf
 

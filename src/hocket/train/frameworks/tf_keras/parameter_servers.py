@@ -1,19 +1,19 @@
 """Chief, workers, servers and evaluator: programs for ``tf.distribute.ParameterServerStrategy`` run unchanged.
 
-The training function runs in the chief, rank 0, which is TensorFlow's coordinator: it alone reports, and `fit` returns
-when it has returned. Each worker and each server of variables is a rank after it, which runs a ``tf.distribute.Server``
-and none of the user's code. Such a server cannot be stopped, so those processes are killed when the chief is done. A
-program that is written for all roles, and starts a server where TF_CONFIG says so, runs so too: it is only ever asked
-to be the chief. `ParameterServers.own_servers` has it run in all of them.
+The training function runs in the chief, rank 0, which is TensorFlow's coordinator. The chief alone reports, and `fit`
+returns when it has returned. Each worker and each server of variables is a rank after it, which runs a
+``tf.distribute.Server`` and none of the user's code. Such a server cannot be stopped, so those processes are killed
+when the chief is done. A program for all roles, which starts a server where TF_CONFIG says so, works too: it only ever
+runs as the chief. With `ParameterServers.own_servers` it runs in all roles.
 
-What happens when one of them dies:
+A death has these effects:
 
-- A worker: TensorFlow's coordinator waits until a server answers at the same address, and gives what was running there
-  to another worker. So the process is started again with the same TF_CONFIG, and nobody else notices, but for the steps
-  that run twice and for data sets, which begin again there.
-- A server: its variables are lost, and TensorFlow cannot go on. The chief learns it as UnavailableError at about the
-  time when we do. It is a failure of the group: with `FailureConfig` all start again, and the program restores its
-  checkpoint.
+- A worker: TensorFlow's coordinator waits until a server answers at the same address, and gives the lost work to
+  another worker. So the process is started again with the same TF_CONFIG. The other processes notice only that some
+  steps run twice, and that data sets begin again there.
+- A server: its variables are lost, and TensorFlow cannot go on. The chief gets an UnavailableError at about the time
+  when the driver notices. It is a failure of the group: with `FailureConfig` all start again, and the program restores
+  its checkpoint.
 - The chief, or the evaluator: a failure of the group too.
 """
 
@@ -34,11 +34,11 @@ NAME: Final = "parameter_server"
 """Short for ``ParameterServers()``."""
 
 _FAIL_FAST: Final = ("GRPC_FAIL_FAST", "use_caller")
-"""Without it a call to a process that is gone waits for it, in every role, and no failure is ever noticed."""
+"""Without it a call to a process that is gone waits for it, in every role, and failures go unnoticed."""
 
 _INTER_THREADS: Final = "TF_NUM_INTEROP_THREADS"
-"""How many operations a process runs at once. A function that a worker runs waits for the servers in one of these
-threads, so on a machine with few cores TensorFlow's default, one a core, can be too few to go on at all."""
+"""The variable for the number of operations that a process runs at once. A worker's function waits for the servers in
+one of these threads. On a machine with few cores, TensorFlow's default, one per core, may be too few to go on."""
 
 _SETTINGS: Final = "tf_config.settings"
 _LEAST: Final = 0.001  # a bundle must hold something
@@ -53,7 +53,7 @@ class ParameterServers:
     ``"parameter_server"`` is short for one server.
 
     ``ScalingConfig.num_workers`` is the number of workers. The chief, the servers and the evaluator come on top:
-    ``num_workers=2`` with one server are four processes. Each holds what a worker holds, but no GPU.
+    ``num_workers=2`` with one server makes four processes. Those on top hold a worker's CPUs, and no GPU.
 
     Raises:
         ValueError: A number breaks a rule.
@@ -68,17 +68,17 @@ class ParameterServers:
     """
 
     num_servers: int = 1
-    """How many processes hold the variables."""
+    """The number of processes that hold the variables."""
     num_evaluators: int = 0
-    """0 or 1. An evaluator runs the training function, with the task type ``"evaluator"`` in TF_CONFIG: the program
-    looks at it, and evaluates the checkpoints that it finds. `fit` waits for its end too."""
+    """0 or 1. An evaluator runs the training function, with the task type ``"evaluator"`` in TF_CONFIG. The program
+    reads that, and evaluates the checkpoints that it finds. `fit` waits for its end too."""
     own_servers: bool = False
-    """Whether the training function runs in workers and servers too, and starts a ``tf.distribute.Server`` there
-    itself, for one that configures its own."""
+    """Whether the training function runs in workers and servers too, and starts a ``tf.distribute.Server`` there. For
+    programs that configure their own servers."""
     max_worker_restarts: int = 10
-    """How often each worker is started again alone when it has died; -1 without end. After that its death is a failure
-    of the group, which starts the count again. A guess: enough for a day of machines that come and go, and an end for a
-    worker that dies at once."""
+    """How often each worker alone is started again after its death; -1 for no limit. One more death is a failure of the
+    group, which starts the count again. A guess: enough for a day of machines that come and go, and an end for a worker
+    that dies at once."""
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -101,12 +101,12 @@ class ParameterServers:
             raise TypeError(f"own_servers must be True or False, but received {own!r}. Leave it out for False.")
 
     def list_task_types(self, num_workers: int) -> list[str]:
-        """Return what each rank is, by rank."""
+        """Return each rank's task type, by rank."""
         others = ["ps"] * self.num_servers + [tf_config.EVALUATOR] * self.num_evaluators
         return ["chief"] + ["worker"] * num_workers + others
 
     def list_roles(self, scaling: configs.ScalingConfig) -> list[roles.Role]:
-        """Return the same, with what each holds and does."""
+        """Return each rank's role, by rank: its name, its resources and its work."""
         check_scaling(scaling)
         others = {name: amount for name, amount in scaling.bundle.items() if name == "CPU"} or {"CPU": _LEAST}
         built: list[roles.Role] = []
@@ -128,7 +128,7 @@ class ParameterServers:
 
 
 def parse(strategy: object) -> ParameterServers | None:
-    """Return what a strategy describes; None if it is none of parameter servers."""
+    """Return the servers that a strategy describes; None if it describes none."""
     if isinstance(strategy, ParameterServers):
         return strategy
     if isinstance(strategy, str):
@@ -142,7 +142,7 @@ def parse(strategy: object) -> ParameterServers | None:
 
 
 def check_scaling(scaling: configs.ScalingConfig) -> None:
-    """Refuse a number of workers with which there is no cluster."""
+    """Refuse numbers of workers that make no cluster."""
     if scaling.elasticity_enabled:
         raise ValueError(
             "TensorFlow's cluster has as many workers at its end as at its start, but received "
@@ -159,7 +159,7 @@ def check_scaling(scaling: configs.ScalingConfig) -> None:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ParameterServerBackend(backend.BackendConfig):
-    """Makes a group the cluster that is described. Made by the trainer."""
+    """Settings that make a group the described cluster. The trainer makes them."""
 
     cluster: ParameterServers
     """The roles."""
@@ -167,11 +167,11 @@ class ParameterServerBackend(backend.BackendConfig):
     """See `TensorflowConfig.legacy_keras`."""
 
     def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
-        """Return what imports TensorFlow."""
+        """Return the module that imports TensorFlow."""
         return (config.PRELOADED,)
 
     def check_work(self, work: object) -> None:
-        """Refuse objects of Keras 3 where ``tf.keras`` is Keras 2."""
+        """Refuse objects of Keras 3 if ``tf.keras`` is Keras 2."""
         if self.legacy_keras:
             tf_config.refuse_keras_3(work)
 
@@ -202,11 +202,11 @@ class ParameterServerBackend(backend.BackendConfig):
 # --- in the ranks ----------------------------------------------------------------------------------------------------
 
 _servers: list[object] = []
-"""This process's one; it serves as long as it is referred to."""
+"""This process's server. It serves as long as the list refers to it."""
 
 
 def _serve_if(is_server: bool) -> None:
-    """Start a server, by TF_CONFIG, if this rank is one."""
+    """Start a server, by TF_CONFIG, if this rank is a server."""
     if not is_server:
         return
     import tensorflow as tf

@@ -1,10 +1,10 @@
-"""Imports TensorFlow where ranks are forked from, so that it is done once on a machine and not in each rank.
+"""Imports TensorFlow in the process from which ranks are forked: once per machine, not in each rank.
 
-May it be forked? After the import a process has, besides its own, threads of OpenBLAS (numpy's and scipy's) and of
-jemalloc (pyarrow's), both of which see to forks themselves; TensorFlow starts its own with the first operation, and
-gRPC's with the first server. Measured with TensorFlow 2.21.
+A fork after the import is safe. Besides its own, the process then has threads of OpenBLAS (numpy's and scipy's) and of
+jemalloc (pyarrow's), which both handle forks. TensorFlow starts its own with the first operation, and gRPC's with the
+first server. Measured with TensorFlow 2.21.
 
-The import of TensorFlow brings a Keras along, by the environment. Keras 3 must not be it: it would choose its own
+TensorFlow's import brings a Keras along, which the environment chooses. It must not be Keras 3, which would choose its
 backend then, for all ranks of the session. So the environment names the other one.
 """
 

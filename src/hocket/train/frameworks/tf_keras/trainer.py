@@ -1,4 +1,4 @@
-"""The entry to training with TensorFlow."""
+"""The trainer for TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from hocket.train.run import backend
 @final
 @data_parallel_trainer.explained(tensorflow_config=config.TensorflowConfig)
 class TensorflowTrainer(data_parallel_trainer.DataParallelTrainer):
-    """Runs a training function in ranks that find each other by TF_CONFIG.
+    """A trainer that runs a function in ranks which find each other by TF_CONFIG.
 
     Args:
-        train_loop_per_worker: The training function: takes no argument, or one, the configuration. It makes its model
-            under ``tf.distribute.MultiWorkerMirroredStrategy().scope()``, and reports with `hocket.train.report` or
-            `ReportCheckpointCallback`. With parameter servers it is the chief's program:
+        train_loop_per_worker: The training function. It takes no argument, or one: the configuration. It makes its
+            model under ``tf.distribute.MultiWorkerMirroredStrategy().scope()``, and reports with `hocket.train.report`
+            or `ReportCheckpointCallback`. With parameter servers it is the chief's program:
             ``tf.distribute.ParameterServerStrategy`` and ``ClusterCoordinator``.
-        train_loop_config: What it is given, if it takes an argument.
-        strategy: ``"parameter_server"`` or a `ParameterServers` adds a chief and servers to the workers. None, or
-            ``AllReduce()`` for the other trainers' sake: all ranks are workers, and how gradients travel is
-            TensorFlow's affair.
-        tensorflow_config: What each rank is, and which Keras ``tf.keras`` is.
-        scaling_config: How many workers, and what each holds. Default: one, with a CPU.
+        train_loop_config: The configuration for the function, if it takes an argument.
+        strategy: ``"parameter_server"`` or a `ParameterServers` adds a chief and servers to the workers. With None, or
+            ``AllReduce()`` as for the other trainers, all ranks are workers, and TensorFlow decides how gradients
+            travel.
+        tensorflow_config: The role of each rank, and which Keras ``tf.keras`` is.
+        scaling_config: The number of workers, and each worker's resources. Default: one worker, with a CPU.
         run_config: Name, storage, failures, checkpoints, callbacks.
-        validation_config: How checkpoints are validated whose report asks for it.
-        datasets: Datasets by name, of which `get_dataset_shard` gives each rank its part.
-        dataset_config: Which of them are shared out.
-        metadata: For programs written for Ray; must be None, as the next.
+        validation_config: How a checkpoint is validated if its report requests that.
+        datasets: Datasets by name. `get_dataset_shard` gives each rank its part.
+        dataset_config: Which datasets are split among the ranks.
+        metadata: For programs written for Ray; must be None.
         resume_from_checkpoint: See `metadata`.
 
     Raises:
         TypeError: The function cannot be called, or a configuration has the wrong type.
-        ValueError: The function needs more than one argument, or a configuration that it does not take is given.
+        ValueError: The function needs more than one argument, or a configuration is given that it does not take.
 
     Example:
         >>> import tempfile
@@ -108,7 +108,7 @@ def _build_backend(
     given: config.TensorflowConfig,
     scaling: configs.ScalingConfig | None,
 ) -> parameter_servers.ParameterServerBackend:
-    """Check what was given beside a cluster with servers, before anything starts."""
+    """Check the settings that come with a cluster, before anything starts, and return the group's."""
     if given.chief:
         raise ValueError(
             "TensorflowConfig(chief=True) would be a second chief: with parameter servers there is one already, "
@@ -125,10 +125,10 @@ def _build_backend(
 
 @final
 class ExplainKeras3:
-    """A training function that looks like itself, and says what to use instead where Keras 3 meets
-    MultiWorkerMirroredStrategy.
+    """A training function that explains the error when Keras 3 meets MultiWorkerMirroredStrategy. It looks like the
+    original.
 
-    Keras 3 does not refuse; its ``fit`` fails, by the time it has the first batch, with pages about a value of the type
+    Keras 3 does not refuse the strategy. Its ``fit`` fails at the first batch, with pages about a value of the type
     PerReplica.
 
     Args:
@@ -140,7 +140,7 @@ class ExplainKeras3:
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: object) -> object:
-        """Run it."""
+        """Run the training function."""
         try:
             return self._function(*args)
         except Exception as error:

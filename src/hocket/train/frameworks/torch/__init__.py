@@ -1,1 +1,1 @@
-"""PyTorch in the ranks. `hocket.train.torch` has the public names, and says what is where."""
+"""Support of PyTorch in the ranks. `hocket.train.torch` has the public names, and lists the modules."""

@@ -1,8 +1,8 @@
-"""A model's weights in a file of safetensors, whichever way it was prepared.
+"""A model's weights in a file of safetensors, however the model was prepared.
 
-Each tensor is in the file once, whole, under the name that it has in the model before it is prepared: what wraps models
-(``DistributedDataParallel``, ``torch.compile``) adds to names, and what spreads them has parts. Tensors that are tied
-are written under the first of their names.
+The file has each tensor once, whole, under its name in the unprepared model. (Wrappers such as
+``DistributedDataParallel`` and ``torch.compile`` add to names, and a spread model has parts.) Tied tensors are written
+under the first of their names.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from hocket._base.internals import torch as torch_internals
 from hocket.train.rank import worker_session
 
 FILE_NAME: Final = "model.safetensors"
-"""The file in the folder; Hugging Face's name."""
+"""The file's name in the folder, which is Hugging Face's."""
 
 
 def save_model(model: torch.nn.Module, folder: str | os.PathLike[str]) -> None:
     """Write a model's weights to ``model.safetensors`` in a folder. Needs safetensors, which the extra `torch` has.
 
-    If the model is spread over the ranks, all of them must call it: parts are put together, one tensor after the other.
-    Rank 0 writes.
+    If the model is spread over the ranks, all of them must call it: they put the parts together, one tensor after
+    another. Rank 0 writes.
 
     Args:
-        model: As `prepare_model` has returned it, or any other.
-        folder: It must exist.
+        model: The result of `prepare_model`, or any other model.
+        folder: The folder. It must exist.
 
     Raises:
-        TypeError: It is no model.
+        TypeError: `model` is no model.
         FileNotFoundError: There is no such folder.
         MissingExtraError: safetensors is not installed.
 
@@ -60,7 +60,7 @@ def save_model(model: torch.nn.Module, folder: str | os.PathLike[str]) -> None:
     state = inner.state_dict(keep_vars=True)
     untied: dict[str, Any] = {_clean(first): state[first] for first in _find_firsts(inner, state).values()}
     for name, value in untied.items():
-        gathered = value.full_tensor() if hasattr(value, "full_tensor") else value  # all ranks do, of a DTensor
+        gathered = value.full_tensor() if hasattr(value, "full_tensor") else value  # by all ranks, for a DTensor
         if writes:
             whole[name] = gathered.detach().to("cpu").contiguous()
     if writes:
@@ -68,16 +68,16 @@ def save_model(model: torch.nn.Module, folder: str | os.PathLike[str]) -> None:
 
 
 def load_model(model: torch.nn.Module, folder: str | os.PathLike[str]) -> torch.nn.Module:
-    """Set a model to the weights that `save_model` has written; return it.
+    """Set a model to the weights that `save_model` has written; return the model.
 
     Args:
-        model: Prepared or not; other ranks than those that saved may load it. All ranks call it, and read the file.
-        folder: Where ``model.safetensors`` is. A file of Hugging Face's with the same names will do.
+        model: A model, prepared or not, with any number of ranks. All ranks call it, and read the file.
+        folder: The folder with ``model.safetensors``. A file of Hugging Face's with the same names will do.
 
     Raises:
-        TypeError: It is no model.
+        TypeError: `model` is no model.
         FileNotFoundError: There is no such file.
-        ValueError: The file lacks tensors of the model, has others, or others of that name.
+        ValueError: The file lacks tensors of the model, has further ones, or some of other shapes.
         MissingExtraError: safetensors is not installed.
 
     Example:
@@ -103,7 +103,7 @@ def load_model(model: torch.nn.Module, folder: str | os.PathLike[str]) -> torch.
     _compare(found, wanted, {_clean(name) for name in firsts}, path)
     for name, first in firsts.items():
         state[name] = _spread_like(found[_clean(first)], state[name])
-    inner.load_state_dict(state)  # not into the tensors: with ParameterServer the servers have the values
+    inner.load_state_dict(state)  # not tensor by tensor: with ParameterServer the servers have the values
     return model
 
 
@@ -126,14 +126,14 @@ def _unwrap(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _clean(name: str) -> str:
-    """Return the name of a tensor without what wrappers of layers add."""
+    """Return a tensor's name without the additions of wrappers of layers."""
     return name.replace(f"{torch_internals.COMPILED}.", "")
 
 
 def _find_firsts(model: torch.nn.Module, state: Mapping[str, object]) -> dict[str, str]:
-    """Return for the name of each tensor in a model's state the first name of that tensor.
+    """Return, for the name of each tensor in a model's state, the tensor's first name.
 
-    The state may have copies of it, as with ParameterServer, so the model says which ones are tied.
+    The state may have copies of tensors, as with ParameterServer, so the model decides which of them are tied.
     """
     own = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
     firsts: dict[int, str] = {}
@@ -166,7 +166,7 @@ def _compare(
 def _spread_like(whole: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     if not hasattr(value, "full_tensor"):
         return whole
-    from torch.distributed import tensor as dtensors  # with sympy, as long to import as torch: whoever spreads has it
+    from torch.distributed import tensor as dtensors  # with sympy, as long to import as torch; spread models have it
 
     assert isinstance(value, dtensors.DTensor)
     whole = whole.to(value.device, value.dtype)

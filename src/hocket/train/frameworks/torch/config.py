@@ -1,9 +1,9 @@
-"""Joins the ranks into a torch process group: over shared memory (`hocket.collective.torch`), NCCL, gloo, or what the
-user names.
+"""Joins the ranks in a torch process group: over shared memory (`hocket.collective.torch`), NCCL, gloo, or a backend
+that the user names.
 
-How the ranks find each other is the matter of `rendezvous`. What gloo itself opens, a socket a rank, is bound to the
-loopback interface if all ranks are on one machine, else to the interface that has the node's address, unless the user's
-GLOO_SOCKET_IFNAME says otherwise.
+`rendezvous` lets the ranks find each other. gloo itself opens a socket in each rank. It binds that to the loopback
+interface if all ranks are on one machine, otherwise to the interface that has the node's address. The user's
+GLOO_SOCKET_IFNAME takes precedence.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ _COMPILER: Final = internals.TORCH_COMPILER
 @keywords.explained()
 @dataclass(frozen=True)
 class TorchConfig(backend.BackendConfig):
-    """How the ranks' process group is set up.
+    """The setup of the ranks' process group.
 
     Raises:
-        ValueError: `timeout_s` is not positive, or there is no such `init_method`.
+        ValueError: `timeout_s` is not positive, or the `init_method` is unknown.
     """
 
     backend: str | None = None
     """A backend of torch.distributed. Default: ``"nccl"`` if `ScalingConfig.use_gpu`, else ``"hocket"``, which reduces
     in memory that the ranks of a machine share, and between machines over gloo."""
     init_method: str = "env"
-    """For programs written for Ray, which knows ``"env"`` and ``"tcp"``: how the ranks find each other. Here they do
-    either way."""
+    """For programs written for Ray, where ``"env"`` and ``"tcp"`` say how the ranks find each other. Hocket ignores
+    it."""
     timeout_s: float = 1800
     """Seconds that a collective may take. Ray's default."""
 
@@ -68,8 +68,8 @@ class TorchConfig(backend.BackendConfig):
             )
 
     def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
-        """Return what training functions call, what the strategy stands on, and torch's compiler: the first step of an
-        optimizer loads it."""
+        """Return the modules that training functions call, those of the strategy, and torch's compiler, which an
+        optimizer loads in its first step."""
         strategy = getattr(function, "strategy", None) or strategies.AllReduce()
         needed = [_PRELOADED, *super().list_modules(function), *_CALLED, *filter(None, [strategy.hosted_by])]
         needed += [module for kind, module in torch_strategies.MODULES.items() if type(strategy) is kind]
@@ -77,10 +77,10 @@ class TorchConfig(backend.BackendConfig):
 
     @contextlib.contextmanager
     def share_process(self) -> Iterator[Sequence[turns.Local]]:
-        """Give each rank random numbers and process groups of its own.
+        """Let ranks share the process, each with its own random numbers and process groups.
 
         Raises:
-            ValueError: The backend waits where others cannot take their turn.
+            ValueError: The backend waits without passing the turn to other ranks.
         """
         if self.backend not in (None, collective_torch.NAME):
             raise ValueError(
@@ -123,7 +123,7 @@ def _join(
     num_threads: int,
     use_gpu: bool,
 ) -> None:
-    """Called in each rank. Sets the environment variables that torchrun sets, but for the address of its store."""
+    """Join a rank. Sets the environment variables that torchrun sets, except the address of its store."""
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(place.local_rank),
@@ -150,7 +150,7 @@ def _join(
 
 
 def _leave() -> None:
-    if dist.is_initialized():  # the training function may have done it
+    if dist.is_initialized():  # the training function may have destroyed the group
         dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""Where a rank's tensors live."""
+"""The devices of a rank's tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def get_device() -> torch.device:
     """Return the device of the calling rank: its GPU if it has one, else the CPU.
 
     Raises:
-        RuntimeError: It is called outside a training function, or the rank was promised a GPU that torch does not see.
+        RuntimeError: The caller is outside a training function, or torch does not see the GPU that the rank has.
     """
     if not worker_session.get_session("torch.get_device").info.use_gpu:
         return torch.device("cpu")
@@ -22,7 +22,7 @@ def get_devices() -> list[torch.device]:
     """Return the devices of the calling rank: all GPUs that it holds, else the CPU.
 
     Raises:
-        RuntimeError: It is called outside a training function, or the rank was promised a GPU that torch does not see.
+        RuntimeError: The caller is outside a training function, or torch does not see the GPU that the rank has.
     """
     if not worker_session.get_session("torch.get_devices").info.use_gpu:
         return [torch.device("cpu")]
@@ -31,7 +31,7 @@ def get_devices() -> list[torch.device]:
 
 
 def pick_cuda_device() -> torch.device:
-    """Return the first of this process's GPUs: each rank sees only those that it holds."""
+    """Return this process's first GPU. Each rank sees only the GPUs that it holds."""
     if not torch.cuda.is_available():
         raise RuntimeError(
             f"use_gpu=True, but torch {torch.__version__} sees no CUDA device in this rank. Install a torch built for "

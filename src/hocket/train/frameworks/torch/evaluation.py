@@ -1,4 +1,4 @@
-"""Means over the rows of all ranks, as one process would have computed them: to the last digit."""
+"""Means over the rows of all ranks, equal to the last digit to the mean that one process would compute."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from hocket.train.frameworks.torch import framework
 
 @final
 class GlobalMean(global_mean.GlobalMean):
-    """A mean over the rows of all ranks, that does not depend on how many there are.
+    """A mean over the rows of all ranks. It does not depend on the number of ranks.
 
-    Each rank adds what it computed of its rows. `compute` brings the sums together, which are exact
-    (`hocket.data.ExactMean`), and returns the same number in every rank: the correctly rounded mean. It is one
-    process's as long as the values are: those of a matrix product may depend, in their last digits, on the shape of the
-    batch.
+    Each rank adds values of its rows. `compute` merges the ranks' sums, which are exact (`hocket.data.ExactMean`), and
+    returns the same number in every rank: the correctly rounded mean. The mean is that of one process if the values
+    are. The last digits of a matrix product may depend on the shape of the batch.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""PyTorch, as training needs it."""
+"""PyTorch's implementation of the framework contract."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class TorchFramework(contract.Framework[rank_state.RankState]):
 
 
 def _list_tensors(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """Return parameters and buffers, as ``state_dict`` names them, without wrappers."""
+    """Return parameters and buffers, named as in ``state_dict``, without wrappers."""
     inner = getattr(model, "module", model) if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
     return [(name, value) for name, value in inner.state_dict().items() if isinstance(value, torch.Tensor)]
 

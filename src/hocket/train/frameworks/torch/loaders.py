@@ -1,13 +1,11 @@
 """Gives each rank its part of a data set, batch by batch, from the sample ledger.
 
 A prepared loader is torch's own `DataLoader`, with its workers, collation and pinned memory; only the indices come from
-elsewhere. torch may ask for indices far ahead, so what it asked for is never what counts: the loader's cursor moves
-when a batch is handed to the loop.
+the ledger. torch may fetch indices far ahead, so the loader's cursor moves only when the loop gets a batch.
 
-What a rank gets whose slice of the last batch is short was the question. Its batch is as short, not filled up: a row
-that is filled in counts twice in every loop that does not look at weights, and most do not. Only a rank without any row
-gets one that is not its own, because it must take the step with the others, and is warned if the loop did not ask for
-its weight.
+If a rank's slice of the last batch is short, so is its batch; it is not filled up. A row that is filled in counts twice
+in every loop that ignores weights, and most do. Only a rank without any row gets another rank's row, because it must
+take the step with the others. The rank is warned if the loop does not read that row's weight.
 """
 
 from __future__ import annotations
@@ -38,46 +36,44 @@ def prepare_data_loader(
 ) -> PreparedDataLoader:
     """Return a loader with this rank's part of the rows, on its device.
 
-    The batch size stays what it is: with n ranks, n batches are worked on at once. They are the rank's slices of a
+    The batch size stays the same: with n ranks, n batches are processed at once. They are the ranks' slices of a
     *global batch* of n times the size, drawn from `hocket.data.Ledger`. If the loader shuffles, each epoch has another
-    order, given by the seed of the loader's generator, or 0, which must be the same in all ranks; nobody has to call
-    ``sampler.set_epoch``.
+    order. It depends on the seed of the loader's generator, or 0, which must be the same in all ranks. Calls of
+    ``sampler.set_epoch`` are not needed.
 
     *The end of an epoch.* All ranks take the same number of steps, and each row is in one batch of one rank. With
     ``drop_last=True`` the rows that fill no global batch are left out. Otherwise the last global batch is short, and so
-    are the ranks' batches, by one row more or less. A rank that has no row in it gets one of another rank's, so that it
-    can take the step, and that row's weight is 0. Nothing else is ever repeated. For an average over the global batch
-    that is exact also then, multiply the mean loss with ``loader.loss_scale``; it is 1 wherever the ranks' batches are
-    equally long. ``loader.weights`` has 1 for each row of the batch, and 0 for such a filler.
+    are the ranks' batches, by one row more or less. A rank that has no row in it gets another rank's row, with weight
+    0, for taking the step. No other row is ever repeated. For an exact average over such a global batch too, multiply
+    the mean loss by ``loader.loss_scale``, which is 1 wherever the ranks' batches are equally long. ``loader.weights``
+    has 1 for each row of the batch, and 0 for such a filler.
 
-    *Going on.* The loader's position goes into each checkpoint that is reported, and after a restart, with any number
-    of ranks, the first loop over the loader goes on there: with the rows that were not handed out. A batch counts as
-    done when the loop has it, so report after the step. A loop that counts epochs begins at ``loader.epoch``. Prepare a
-    loader once and not in every epoch, and look at a batch to try something with the original loader: a loop that is
-    broken off leaves its epoch behind.
+    *Going on.* Each reported checkpoint holds the loader's position. After a restart, with any number of ranks, the
+    first loop over the loader goes on there, with the rows that were not handed out. A batch counts as done when the
+    loop has it, so report after the step. A loop that counts epochs begins at ``loader.epoch``. Prepare a loader once,
+    not in every epoch. To try something, use the original loader: a loop that breaks off leaves its epoch behind.
 
-    Of torch's samplers, those that give each row of a set once are replaced by the ledger: `SequentialSampler`,
-    `RandomSampler` without replacement, `SubsetRandomSampler`, and `DistributedSampler` of the same ranks, also inside
-    torch's `BatchSampler`. Others, and batch samplers of one's own, are refused if there is more than one rank, and
-    kept as they are if there is one; so are the rows of an `IterableDataset`, with any number of ranks, which must
-    split itself: rank 0 warns if nobody said so with ``add_dist_sampler=False``. What is kept has no position: neither
-    weights nor ``state_dict``, and nothing in checkpoints.
+    The ledger replaces torch's samplers that give each row of a set once: `SequentialSampler`, `RandomSampler` without
+    replacement, `SubsetRandomSampler`, and `DistributedSampler` of the same ranks, also inside torch's `BatchSampler`.
+    Other samplers, and a user's own batch samplers, are refused if there are several ranks, and kept if there is one.
+    An `IterableDataset` is kept with any number of ranks, and must split itself: rank 0 warns unless the caller
+    confirms that with ``add_dist_sampler=False``. A loader that is kept has no position: no weights, no ``state_dict``,
+    and nothing in checkpoints.
 
     Args:
-        data_loader: What one process alone would use. Of a subclass of torch's with an ``__iter__`` of its own, that is
-            left out, with a warning.
+        data_loader: The loader that one process alone would use. A subclass's ``__iter__`` is ignored, with a warning.
         add_dist_sampler: Whether to split the rows among the ranks. False leaves the sampler alone.
         move_to_device: Whether to move the batches to the rank's device.
-        name: How the loader's position is found again in a checkpoint. Default: by the order in which loaders without a
-            name are prepared.
-        resume: Whether the position goes into checkpoints, and is taken from them. False if the training function does
-            that itself, with ``state_dict``, or skips the batches that it has seen.
+        name: The name of the loader's position in checkpoints. Default: loaders without a name are matched by the order
+            in which they are prepared.
+        resume: Whether checkpoints hold the position, and restore it. Write False if the training function does that
+            itself, with ``state_dict``, or skips the batches that it has seen.
 
     Raises:
-        TypeError: It is no DataLoader.
-        ValueError: Its sampler cannot be split; its batches may come in another order; an epoch would have no batch;
-            the name is taken, or is no name; or the position in the checkpoint is of other rows.
-        RuntimeError: It is called outside a training function.
+        TypeError: `data_loader` is no DataLoader.
+        ValueError: The sampler cannot be split; batches may come in another order; an epoch would have no batch; the
+            name is taken, or is no name; or the checkpoint's position is for other rows.
+        RuntimeError: The caller is outside a training function.
 
     Example:
         >>> import tempfile, torch
@@ -129,7 +125,7 @@ def _check_loader(loader: object) -> None:
 
 def _warn_of_own_loop(loader: data.DataLoader[Any]) -> None:
     kind = type(loader)
-    if kind.__iter__ is data.DataLoader.__iter__ or kind.__module__.startswith("torchdata."):  # which gives the same
+    if kind.__iter__ is data.DataLoader.__iter__ or kind.__module__.startswith("torchdata."):  # with equal batches
         return
     warnings.warn(
         f"{kind.__name__} has an __iter__() of its own, which the loader of prepare_data_loader() does not call: its "
@@ -217,8 +213,8 @@ class PreparedDataLoader(loader_module.WeighedLoader, data.DataLoader[Any]):
     ) -> None:
         super().__init__(loader.dataset, **_list_options(loader, rows))
         if rows is not None and rows.batching.batch_size is not None:
-            # Passed to torch, it would hide batch_size, drop_last and sampler, which programs read; assigned, it is
-            # refused.
+            # As an argument it would hide batch_size, drop_last and sampler, which programs read; torch refuses to
+            # assign it.
             self.__dict__["batch_sampler"] = samplers.LedgerBatchSampler(
                 rows.sampler, rows.batching.batch_size, rows.batching.drop_last
             )
@@ -246,7 +242,7 @@ class PreparedDataLoader(loader_module.WeighedLoader, data.DataLoader[Any]):
 
     @property
     def weights(self) -> torch.Tensor:
-        """For each row of the latest batch 1, or 0 if it was only filled in; on the rank's device.
+        """A weight for each row of the latest batch: 1, or 0 if it was only filled in; on the rank's device.
 
         Raises:
             RuntimeError: There is no batch yet, or the loader has no ledger.
@@ -289,7 +285,7 @@ def _list_options(loader: data.DataLoader[Any], rows: Rows | None) -> dict[str, 
             "batch_size": rows.batching.batch_size,
             "drop_last": rows.batching.drop_last,
         }
-    if loader.batch_size is None and loader.batch_sampler is not None:  # it is the user's own
+    if loader.batch_size is None and loader.batch_sampler is not None:  # the sampler is the user's own
         return {**options, "batch_sampler": loader.batch_sampler}
     options |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     if isinstance(loader.dataset, data.IterableDataset):

@@ -1,4 +1,4 @@
-"""Makes a model train in all ranks as one."""
+"""Makes all ranks train a model as one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hocket.train.frameworks.torch.strategies import sharding
 from hocket.train.rank import worker_session
 
 STRATEGIES: Final = ("ddp", "fsdp", None)
-"""What `prepare_model` can do."""
+"""The values of `prepare_model`'s `parallel_strategy`."""
 
 
 def prepare_model(
@@ -24,24 +24,24 @@ def prepare_model(
     parallel_strategy: str | None = "ddp",
     parallel_strategy_kwargs: Mapping[str, object] | None = None,
 ) -> torch.nn.Module:
-    """Move a model to the rank's device, and have it trained with the trainer's strategy: by default its gradients are
-    averaged over all ranks.
+    """Move a model to the rank's device, and have the trainer's strategy train it: by default, average its gradients
+    over all ranks.
 
     Args:
         model: The model; the same in all ranks. All of them start from rank 0's weights.
-        move_to_device: Whether to move it, or where to.
-        parallel_strategy: With more than one rank, ``"ddp"`` does what the strategy says, for `AllReduce` torch's
-            DistributedDataParallel; ``"fsdp"`` shards the model with torch's ``fully_shard`` (FSDP2). To shard layer by
-            layer call that for the layers first. None does neither.
-        parallel_strategy_kwargs: For DistributedDataParallel or ``fully_shard``.
+        move_to_device: Whether to move the model, or the device to which to move it.
+        parallel_strategy: With more than one rank, ``"ddp"`` applies the trainer's strategy, for `AllReduce` torch's
+            DistributedDataParallel. ``"fsdp"`` shards the model with torch's ``fully_shard`` (FSDP2); to shard layer by
+            layer, call that for the layers first. None does neither.
+        parallel_strategy_kwargs: Arguments of DistributedDataParallel or ``fully_shard``.
 
     Returns:
-        The model, or its wrapper, whose ``.module`` is then the model. A sharded one is the same object, with other
+        The model, or its wrapper, which has the model as ``.module``. A sharded model is the same object, with other
         parameters: make the optimizer afterwards.
 
     Raises:
-        ValueError: `parallel_strategy` is unknown, or the trainer's strategy cannot do it.
-        RuntimeError: It is called outside a training function.
+        ValueError: `parallel_strategy` is unknown, or the trainer's strategy does not support it.
+        RuntimeError: The caller is outside a training function.
     """
     info = worker_session.get_session("torch.prepare_model").info
     if parallel_strategy not in STRATEGIES:
@@ -68,15 +68,13 @@ def prepare_model(
 
 @contextlib.contextmanager
 def no_sync(model: torch.nn.Module, when: bool = True) -> Iterator[None]:
-    """Have backward passes in a block add to this rank's gradients only: for the first batches of several whose
-    gradients make one step.
+    """In a block, let backward passes add to this rank's gradients only. For all but the last batch of a step.
 
-    It works for whatever `prepare_model` returns, with any number of ranks and any strategy, also when that was
-    compiled.
+    It works with the result of `prepare_model`, compiled or not, with any number of ranks and any strategy.
 
     Args:
-        model: What `prepare_model` returned.
-        when: False does nothing, so that the last of the batches needs no code of its own.
+        model: The result of `prepare_model`.
+        when: False changes nothing, so the last of the batches needs no code of its own.
 
     Example:
         >>> import torch
@@ -104,11 +102,10 @@ def synchronize() -> None:
 
     All ranks must call it at the same step.
 
-    With `LocalSGD` that is a meeting, after which the next `sync_every` steps begin; with `AllReduce` there is nothing
-    to do. With `ParameterServer` the rank reads what the servers have now; ranks that go on stepping may be ahead of
-    it.
+    With `LocalSGD` the ranks meet here, and the next `sync_every` steps begin. With `AllReduce` there is nothing to do.
+    With `ParameterServer` the rank reads the servers' current parameters; ranks that step may be ahead of them.
 
     Raises:
-        RuntimeError: It is called outside a training function.
+        RuntimeError: The caller is outside a training function.
     """
     framework.FRAMEWORK.get_state("synchronize").exchange.synchronize()

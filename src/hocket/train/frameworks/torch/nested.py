@@ -1,4 +1,4 @@
-"""Tensors inside of what programs nest them in."""
+"""Tensors nested in containers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def map_tensors(value: object, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return dicts, lists, tuples and dataclasses with every tensor in them changed; anything else as it is."""
+    """Return dicts, lists, tuples and dataclasses with every tensor in them changed; any other value unchanged."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

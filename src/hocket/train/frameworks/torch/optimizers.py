@@ -1,4 +1,4 @@
-"""The functions for a training function around the backward pass and the step."""
+"""The functions that a training function calls around the backward pass and the step."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from hocket.train.frameworks.torch import devices, framework, precision
 
 
 def prepare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Have an optimizer's steps go through the trainer's strategy, and through `accelerate`.
+    """Make an optimizer's steps go through the trainer's strategy, and through `accelerate`.
 
-    With `AllReduce` and without `accelerate` it changes nothing; `LocalSGD` and `ParameterServer` need it. With the
-    latter the parameters are on the servers from here on.
+    With `AllReduce` and without `accelerate` nothing changes; `LocalSGD` and `ParameterServer` need the call. With
+    `ParameterServer` the parameters are on the servers from here on.
 
     Args:
-        optimizer: Made from the parameters of a prepared model.
+        optimizer: An optimizer of a prepared model's parameters.
 
     Returns:
-        What to step: mostly the optimizer itself.
+        The optimizer to step: mostly the same object.
 
     Raises:
-        TypeError: It is no optimizer of torch's.
-        ValueError: It was prepared already, or steps something that the strategy cannot follow.
-        RuntimeError: It is called outside a training function.
+        TypeError: `optimizer` is no optimizer of torch's.
+        ValueError: The optimizer was prepared already, or steps something that the strategy cannot follow.
+        RuntimeError: The caller is outside a training function.
 
     Example:
         >>> import tempfile, torch
@@ -67,19 +67,18 @@ def prepare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
 
 
 def accelerate(amp: bool = False, *, dtype: torch.dtype | None = None) -> None:
-    """Have the models that are prepared afterwards compute their forward passes in mixed precision.
+    """Make models that are prepared afterwards compute their forward passes in mixed precision.
 
-    Weights, gradients and updates stay in full precision, and so do outputs: what comes in halves is turned into
-    float32. The loss goes to `backward` then, and the optimizer to `prepare_optimizer`.
+    Weights, gradients and updates stay in full precision, and so do outputs: halves are converted to float32. Pass the
+    loss to `backward` then, and the optimizer to `prepare_optimizer`.
 
     Args:
-        amp: Whether to do so. False changes nothing.
-        dtype: ``torch.bfloat16``, the default where the device computes with it, or ``torch.float16``, with which
-            losses are scaled.
+        amp: Whether to use mixed precision. False changes nothing.
+        dtype: ``torch.bfloat16``, the default if the device has it, or ``torch.float16``, which needs scaled losses.
 
     Raises:
-        ValueError: The dtype is another one.
-        RuntimeError: It is called twice, after something was prepared, or outside a training function.
+        ValueError: `dtype` is another one.
+        RuntimeError: It is a second call, comes after something was prepared, or is outside a training function.
 
     Example:
         >>> import tempfile, torch
@@ -122,16 +121,16 @@ def _choose_dtype(device: torch.device) -> torch.dtype:
 
 
 def backward(tensor: torch.Tensor, **kwargs: object) -> None:
-    """Compute gradients of a loss, from a scaled one if `accelerate` asks for it.
+    """Compute the gradients of a loss, scaled before if `accelerate` requires it.
 
-    The gradients are of the loss itself, so they can be clipped before the step.
+    The gradients are those of the unscaled loss, so they can be clipped before the step.
 
     Args:
         tensor: The loss.
-        kwargs: For ``tensor.backward``.
+        kwargs: Arguments of ``tensor.backward``.
 
     Raises:
-        RuntimeError: It is called outside a training function.
+        RuntimeError: The caller is outside a training function.
     """
     state = framework.FRAMEWORK.get_state("backward")
     scaler = state.precision.scaler if state.precision is not None else None

@@ -12,10 +12,10 @@ from hocket._base.internals import torch as torch_internals
 from hocket.train.frameworks.torch.strategies import averaging
 
 DTYPES: Final = (torch.bfloat16, torch.float16)
-"""What the forward pass can be computed in."""
+"""The dtypes for the forward pass."""
 
 GROWTH_STEPS: Final = 2000
-"""As of torch's GradScaler, like the first scale and its factors."""
+"""The steps after which the scale grows. As in torch's GradScaler, like the first scale and its factors."""
 
 
 @final
@@ -23,20 +23,20 @@ class Precision:
     """The precision of a rank's numbers.
 
     Args:
-        dtype: The forward pass's. float16 has few exponents, so losses are scaled up before the backward pass, and
-            gradients down before the step.
-        device: Where it is computed.
-        world_size: How many ranks there are.
+        dtype: The dtype of the forward pass. float16 has few exponents, so losses are scaled up before the backward
+            pass, and gradients down right after it.
+        device: The device that computes it.
+        world_size: The number of ranks.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device, world_size: int) -> None:
         self.dtype = dtype
         self.device_type = device.type
         self.scaler = LossScale(device, world_size) if dtype is torch.float16 else None
-        """None if gradients need no scale."""
+        """The scale of losses; None if gradients need none."""
 
     def adapt_model(self, model: torch.nn.Module) -> None:
-        """Have a model's forward pass computed in the dtype."""
+        """Make a model's forward pass compute in the dtype."""
         model.forward = _Forward(model, self.device_type, self.dtype)
         if self.scaler is not None:
             self.scaler.add_model(model)
@@ -64,18 +64,18 @@ def _widen(tensor: torch.Tensor) -> torch.Tensor:
 
 @final
 class LossScale:
-    """By what losses are multiplied before the backward pass, and gradients divided right after it: between
-    ``backward(loss)`` and ``optimizer.step()`` gradients are what they are, and may be clipped.
+    """The factor of losses in the backward pass. Gradients are divided by it right after the pass: between
+    ``backward(loss)`` and ``optimizer.step()`` they have their true values, and may be clipped.
 
-    An overflow is noted there as well, since clipping may hide it. The scale is halved when they have overflowed, and
-    doubled after `GROWTH_STEPS` iterations in which they have not, however many optimizers step in one.
+    Overflows are noted right after the pass too, since clipping may hide them. The scale is halved after an overflow,
+    and doubled after `GROWTH_STEPS` iterations without one, however many optimizers step in an iteration.
 
-    Gradients that are averaged in the step, such as those of ``no_sync``, may have overflowed in one rank alone. All
-    ranks leave the step out then: it has a collective, for which the others would wait.
+    Gradients that are averaged in the step, such as those of ``no_sync``, may overflow in one rank alone. All ranks
+    leave the step out then: it has a collective, in which the others would wait.
 
     Args:
-        device: Where the gradients are.
-        world_size: How many ranks there are.
+        device: The device of the gradients.
+        world_size: The number of ranks.
     """
 
     def __init__(self, device: torch.device, world_size: int) -> None:
@@ -84,35 +84,35 @@ class LossScale:
         self._world_size = world_size
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, bool] = weakref.WeakKeyDictionary()
-        """Whether the gradients of each have overflowed in the last backward pass."""
+        """Whether each optimizer's gradients have overflowed in the last backward pass."""
         self._good_steps = 0
-        #: Whether there was a step since the scale was adapted, and whether one was left out.
+        #: Whether there was a step since the scale was adapted, and whether a step was left out.
         self._stepped = self._left_out = False
 
     def add_model(self, model: torch.nn.Module) -> None:
-        """Have the gradients of a model divided."""
+        """Have a model's gradients divided after each backward pass."""
         self._models.append(weakref.ref(model))
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Have the gradients of what an optimizer steps divided."""
+        """Have the gradients of an optimizer's parameters divided after each backward pass."""
         self._optimizers[optimizer] = False
 
     @torch.no_grad()
     def backward(self, loss: torch.Tensor, **kwargs: object) -> None:
-        """Compute gradients."""
+        """Compute the gradients of a loss by way of the scaled loss."""
         if self._stepped:
             self._adapt()
         stepped = {one: _list_parameters(one) for one in self._optimizers}
         models = [model for model in (ref() for ref in self._models) if model is not None]
         everything = {p for parameters in (*stepped.values(), *(m.parameters() for m in models)) for p in parameters}
-        _multiply(everything, self.scale)  # those of backward passes before, which these are added to
+        _multiply(everything, self.scale)  # earlier gradients, to which the new ones are added
         with torch.enable_grad():
             (loss * self.scale).backward(**kwargs)  # type: ignore[no-untyped-call]
         _multiply(everything, 1 / self.scale)
         self._optimizers.update({one: not _are_finite(parameters) for one, parameters in stepped.items()})
 
     def take_step(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Note that an optimizer is about to step; return whether it may, which is the same in all ranks."""
+        """Note that an optimizer is about to step; return whether it may. All ranks get the same answer."""
         has_overflowed = averaging.is_any(self._optimizers[optimizer], self._device, self._world_size)
         self._optimizers[optimizer] = False
         self._stepped, self._left_out = True, self._left_out or has_overflowed
@@ -132,7 +132,7 @@ def _list_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _list_gradients(parameters: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Give the gradients that torch takes together, sparse ones one by one."""
+    """Yield lists of gradients that torch processes together; a sparse one is alone."""
     kinds: dict[object, list[torch.Tensor]] = {}
     for one in (parameter.grad for parameter in parameters):
         if one is not None and one.layout == torch.strided:
@@ -162,11 +162,11 @@ def _are_finite(parameters: Iterable[torch.Tensor]) -> bool:
 
 @final
 class ScaledOptimizer(torch.optim.Optimizer):
-    """An optimizer whose gradients were computed from scaled losses. Everything but the step is the optimizer's own.
+    """An optimizer with gradients from scaled losses. Everything except the step is the optimizer's own.
 
     Args:
-        optimizer: What steps.
-        scaler: Learns whether a step was left out because its gradients had overflowed.
+        optimizer: The optimizer.
+        scaler: Decides whether a step is left out because its gradients have overflowed.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, scaler: LossScale) -> None:
@@ -182,21 +182,21 @@ class ScaledOptimizer(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The optimizer's."""
+        """The optimizer's parameter groups."""
         return self._optimizer.param_groups
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """The optimizer's."""
+        """The optimizer's state."""
         return self._optimizer.state
 
     @property
     def defaults(self) -> dict[str, Any]:  # type: ignore[override]
-        """The optimizer's."""
+        """The optimizer's defaults."""
         return self._optimizer.defaults
 
     def step(self, closure: None = None) -> Any:  # type: ignore[override]
-        """Step, unless a gradient is not finite; adapt the scale."""
+        """Step, unless a gradient is not finite in a rank."""
         if closure is not None:
             raise ValueError("With accelerate(amp=True) in float16, step() takes no closure. Use dtype=torch.bfloat16.")
         return self._optimizer.step() if self._scaler.take_step(self._optimizer) else None

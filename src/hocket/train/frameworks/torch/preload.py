@@ -1,8 +1,8 @@
-"""Imports torch where ranks are forked from, in less time than one ``import torch`` takes.
+"""Imports torch in the process from which ranks are forked, in less time than one ``import torch`` takes.
 
-The system's linker needs a tenth of that time for torch's library, and no lock of Python's. So a thread has it load the
-library, while this one imports sympy, which is all Python's and which torch's compiler needs. The thread has ended
-before a process forks.
+The system's linker needs a tenth of that time for torch's library, and no lock of Python's. So a thread loads the
+library with the linker, while this thread imports sympy, which is pure Python and which torch's compiler needs. The
+other thread ends before a process forks.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 
 
 def _link() -> None:
-    """Have the linker load torch's library, which `import torch` then finds there."""
+    """Load torch's library with the linker. `import torch` then finds it loaded."""
     found = importlib.util.find_spec("torch")
     if found is not None and found.origin is not None:
-        with contextlib.suppress(OSError):  # torch says it better
+        with contextlib.suppress(OSError):  # torch's own error is better
             ctypes.CDLL(str(Path(found.origin).with_name("lib") / "libtorch_cpu.so"))
 
 

@@ -42,25 +42,25 @@ _CAUSES: Final = {
         "mean of all ranks); one rank alone has loaded the optimizer's state; or a rank left out a step."
     ),
 }
-"""By what differs first: why ranks differ, and what to do."""
+"""Likely causes and remedies when ranks differ, by the kind of tensor that differs first."""
 
 _DEVICE_WORDS: Final = 1021
-"""A tensor on a device is read as rows of so many words of 4 bytes, whose sums travel."""
+"""A tensor on a device is read as rows of so many words of 4 bytes. Only the sum of the rows travels to the host."""
 
 _NUMPY: Final = (torch.float32, torch.float64, torch.int64, torch.int32, torch.bool, torch.float16, torch.uint8)
 _PLAIN: Final = (torch.nn.Parameter, torch.Tensor)
 _NOTHING: Final = np.zeros(0)
 
 _Read: TypeAlias = tuple[equality.Equal, torch.Tensor | None, torch.Tensor | None]
-"""A tensor for the net; and what a device has made of it, and some of its values, if they are not with it."""
+"""A tensor to compare. If its values are not with it: bytes that a device has made of them, and some of them."""
 
 
 @final
 class RankState:
-    """Prepared models and optimizers of a rank, and its strategy at work.
+    """The prepared models and optimizers of a rank, and its strategy at work.
 
     Args:
-        session: The rank's.
+        session: The rank's session.
         strategy: How updates travel.
     """
 
@@ -71,10 +71,10 @@ class RankState:
         self.world_size: Final = info.world_size
         self.exchange = torch_strategies.open_exchange(strategy, strategies.Ranks(info.rank, info.world_size))
         self.precision: precision.Precision | None = None
-        """What `accelerate` was asked for; None if it was not called."""
+        """The precision that `accelerate` has chosen; None if it was not called."""
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._prepared: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        #: The optimizers whose first step was seen.
+        #: The optimizers that have begun their first step.
         self._known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._closing = contextlib.ExitStack()
         self._closing.callback(self.exchange.close)
@@ -84,12 +84,11 @@ class RankState:
             hook = torch_optimizer.register_optimizer_step_pre_hook(self._begin_step)
             self._closing.callback(hook.remove)
         self._smallest = 0
-        """How many numbers the smallest parameter has of the optimizer that has made the first step."""
-        #: The optimizers that have stepped, and whether the ranks should have the same of what they step.
+        """The number of elements in the smallest parameter of the first optimizer that has stepped."""
+        #: The optimizers that have stepped, and whether their parameters should be equal in all ranks.
         self._stepped: weakref.WeakKeyDictionary[torch.optim.Optimizer, bool] = weakref.WeakKeyDictionary()
         self._held: object = None
-        """The optimizer of the last step, so that what it stepped is there to be compared when the training function
-        has returned."""
+        """The optimizer of the last step, and the models. This keeps them for the comparison at the end."""
         if info.world_size > 1:
             session.watch.add(self._list_alike, _CAUSES)
             self._closing.callback(torch_optimizer.register_optimizer_step_post_hook(self._note_step).remove)
@@ -102,17 +101,17 @@ class RankState:
         return bool(self._models) or len(self._prepared) > 0
 
     def add_model(self, model: torch.nn.Module, before: Sequence[torch.nn.Parameter]) -> None:
-        """Note that a model was prepared, which had these parameters before."""
+        """Note a prepared model, and the parameters that it had before."""
         self._models.append(weakref.ref(model))
         now = {id(parameter) for parameter in model.parameters()}
         if self._info.world_size > 1 and self._session.batch_part == (self._info.rank, self._info.world_size):
-            model.register_forward_pre_hook(_TakeRows(self._session.watch))
+            model.register_forward_pre_hook(_TakeRows(self._session.watch))  # ranks should train on different rows
         self._replaced += [weakref.ref(parameter) for parameter in before if id(parameter) not in now]
-        self._known.clear()
+        self._known.clear()  # an optimizer that was foreign may step the new model
         self._stepped.clear()
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Have an optimizer's steps go through the strategy."""
+        """Make an optimizer's steps go through the strategy."""
         if optimizer in self._prepared:
             raise ValueError(
                 f"prepare_optimizer() received the same {type(optimizer).__name__} twice. Prepare it once, and use "
@@ -126,8 +125,8 @@ class RankState:
         self._closing.callback(after.remove)
 
     def close(self) -> None:
-        """Give everything back. If the training function has ended well, compare what the ranks have, and say what it
-        has forgotten."""
+        """Release everything. If the training function has ended well, compare the ranks' tensors first, and warn if
+        each rank has trained a model of its own."""
         error = sys.exception()
         if error is None:
             self._session.watch.end()
@@ -144,7 +143,7 @@ class RankState:
             )
 
     def _is_of_sharding(self, error: Exception) -> bool:
-        """Tell whether torch has raised an error where a model was sharded."""
+        """Return whether torch has raised an error, and a model was sharded."""
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
         parameters = (p for model in self._list_models() for p in model.parameters())
         return frame.f_globals.get("__name__", "").startswith("torch.") and any(
@@ -152,11 +151,11 @@ class RankState:
         )
 
     def _explain_sharding(self, error: Exception) -> str:
-        """Return what to do where torch cannot compute with parts of parameters."""
+        """Return a remedy for an error of torch with parts of parameters."""
         is_torchs = isinstance(self.strategy, strategies.AllReduce)
         remedy = "parallel_strategy='ddp'" if is_torchs else "strategy=AllReduce()"
         modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-        within = itertools.takewhile(lambda name: name.startswith("torch."), reversed(modules))  # else in a closure
+        within = itertools.takewhile(lambda name: name.startswith("torch."), reversed(modules))  # not around a closure
         if any(name.startswith("torch.optim.") and name != "torch.optim.optimizer" for name in within):
             return (
                 "Each rank keeps a part of the parameters, and torch has no rule for how this optimizer computes with "
@@ -177,11 +176,11 @@ class RankState:
         return {id(parameter) for model in self._list_models() for parameter in model.parameters()}
 
     def _list_alike(self) -> Iterator[equality.Equal]:
-        """Give what the ranks should have the same of now."""
+        """Yield the tensors that should be equal in all ranks now."""
         found: list[_Read] = []
         names = dict[int, str]()
         alike = self.exchange.alike
-        takes_parameters = strategies.Alike.PARAMETERS in alike  # a flag answers slowly
+        takes_parameters = strategies.Alike.PARAMETERS in alike  # once, because testing a flag is slow
         for number, model in enumerate(self._list_models()):
             prefix, inner = f"model {number}: " if number else "", _unwrap(model)
             left: Collection[str] = getattr(model, "parameters_to_ignore", ())  # of DistributedDataParallel
@@ -198,9 +197,9 @@ class RankState:
         return _bring_home(found)
 
     def _note_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-        """Called after each step of any optimizer in this process."""
+        """Note a step. torch calls this after each step of any optimizer in this process."""
         if worker_session.get_optional_session() is not self._session:
-            return  # of another rank, of those that take turns
+            return  # it is the step of another rank, which takes turns in this process
         if optimizer not in self._stepped:
             known = self._list_parameters()
             mine = (id(p) for group in optimizer.param_groups for p in group["params"])
@@ -213,16 +212,16 @@ class RankState:
             self._smallest = min(sizes, default=0)
 
     def _trains_apart(self) -> bool:
-        """Tell whether the ranks have trained without each other, as far as our own process group can know."""
+        """Return whether the ranks have trained without each other, as far as our own process group can see."""
         if self._models or self._info.rank or self._info.local_world_size < self._info.world_size:
             return False
         is_ours = dist.is_initialized() and dist.get_backend() == collective_torch.NAME
         return is_ours and traffic.find_largest() < self._smallest
 
     def _begin_step(self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
-        """Called before each step of any optimizer in this process."""
+        """Begin a step. torch calls this before each step of any optimizer in this process."""
         if worker_session.get_optional_session() is not self._session:
-            return None  # of another rank, of those that take turns
+            return None  # it is the step of another rank, which takes turns in this process
         if optimizer not in self._known:
             self._check_first(optimizer)
             self._known.add(optimizer)
@@ -257,7 +256,7 @@ class RankState:
             )
 
     def _is_for_spread(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Tell whether an optimizer has parameters that stand for those of a spread model for a while."""
+        """Return whether an optimizer has parameters that stand in, only for a while, for a spread model's."""
         mine = [p for group in optimizer.param_groups for p in group["params"]]
         spread = [p for model in self._list_models() for p in model.parameters() if hasattr(p, "placements")]
         shapes = {tuple(p.shape) for p in spread if p.grad is not None}
@@ -266,7 +265,7 @@ class RankState:
 
 @final
 class _TakeRows:
-    """A hook that shows the net the first batches. Copies of the model have one that does nothing."""
+    """A hook that shows the first batches to `equality`. Copies of the model have a hook that does nothing."""
 
     def __init__(self, watch: equality.Watch | None = None) -> None:
         self._watch = watch
@@ -288,19 +287,19 @@ class _TakeRows:
 
 
 def _unwrap(model: torch.nn.Module) -> torch.nn.Module:
-    """Return the model that DistributedDataParallel has wrapped, or the model."""
+    """Return the model inside DistributedDataParallel, or the model itself."""
     return model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
 
 
 def _read(kind: str, name: str, tensor: Any, found: list[_Read]) -> None:
-    """Add a tensor, or the part of it that other ranks have too, as the net compares it."""
+    """Add a tensor to compare, or the part of it that other ranks have too."""
     part, values = "", tensor.detach()
     if type(tensor) not in _PLAIN and hasattr(tensor, "placements"):  # of a DTensor
         mesh, cut = tensor.device_mesh, [one.is_shard() for one in tensor.placements]
         if not all(one.is_shard() or one.is_replicate() for one in tensor.placements):
             return
         if all(is_cut or mesh.size(dim) == 1 for dim, is_cut in enumerate(cut)):
-            return  # nobody else has it
+            return  # no other rank has this part
         part = ",".join(str(at) for at, is_cut in zip(mesh.get_coordinate(), cut, strict=True) if is_cut)
         values = values.to_local()
     if values.is_meta or values.layout != torch.strided or values.is_quantized:
@@ -321,22 +320,22 @@ def _read(kind: str, name: str, tensor: Any, found: list[_Read]) -> None:
 
 
 def _resolve(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor's values, of which torch may only have noted that they are conjugate or negative."""
+    """Return a tensor's values. torch may only have noted that they are conjugated or negated."""
     return tensor.detach().resolve_conj().resolve_neg()
 
 
 def _pack(flat: torch.Tensor) -> torch.Tensor:
-    """Return a flat tensor whose values stand one behind the other. Torch calls a single one contiguous in any case."""
+    """Return a flat tensor without gaps between its values. torch calls a single value contiguous in any case."""
     return flat if flat.stride(0) == 1 else flat.clone(memory_format=torch.contiguous_format)
 
 
 def _read_optimizer(optimizer: torch.optim.Optimizer, names: dict[int, str], found: list[_Read]) -> None:
-    """Add what an optimizer keeps, its learning rates, and its parameters that no model has.
+    """Add an optimizer's tensors, its learning rates, and its parameters that no model has.
 
     Args:
-        optimizer: It steps a prepared model.
-        names: The models' parameters; empty names of those that are left alone.
-        found: What is added to.
+        optimizer: An optimizer of a prepared model.
+        names: Names of the models' parameters, by ``id``; empty for parameters that are left alone.
+        found: The list to which they are added.
     """
     for number, group in enumerate(optimizer.param_groups):
         where = f" of group {number}" if number else ""
@@ -353,7 +352,7 @@ def _read_optimizer(optimizer: torch.optim.Optimizer, names: dict[int, str], fou
 
 
 def _bring_home(found: list[_Read]) -> Iterator[equality.Equal]:
-    """Give tensors as numpy arrays: what is on a device in one copy, since each waits for the device."""
+    """Yield tensors as numpy arrays. Those on a device come in one copy, since each copy waits for the device."""
     away = [part.view(torch.uint8) for _, *parts in found for part in parts if part is not None]
     home = iter(torch.split(torch.cat(away).cpu(), [one.numel() for one in away]) if away else ())
     for equal, raw, _ in found:

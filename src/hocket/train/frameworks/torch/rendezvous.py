@@ -1,16 +1,16 @@
-"""How the ranks of a group find each other.
+"""The way in which the ranks of a group find each other.
 
-On the driver's own machine through torch's `FileStore`, so nothing listens for that. The file has no name: it is a
-memfd of the driver, which the ranks open below ``/proc``. It is gone when that process is, however it ends. Whether all
-ranks are there they find out by looking: a path below ``/proc`` may be another file elsewhere, but not with the same
-kernel's boot id and the same inode.
+On the driver's own machine they use torch's `FileStore`, so nothing listens for that. The file has no name: it is a
+memfd of the driver, which the ranks open below ``/proc``. It is gone when that process is gone, however it ends. Ranks
+check whether all of them see the same file, by its inode and the kernel's boot id: the same path below ``/proc`` may be
+another file elsewhere.
 
 Ranks that take turns in one process have torch's `HashStore`, which is in that process. (A `FileStore` writes once more
-when it is let go, which may be after its file.)
+when it is released, which may be after the end of its file.)
 
-Else through torch's `TCPStore` in rank 0's process. It listens on one address only: loopback if all ranks are on one
-machine, else the address under which rank 0's node is known to the cluster, with a port that the system picks. It asks
-nobody who they are, as everywhere where torch is used; the network between the nodes must be one's own.
+All other ranks use torch's `TCPStore` in rank 0's process. It listens on one address only: loopback if all ranks are on
+one machine, otherwise the address of rank 0's node in the cluster. The system picks the port. The store authenticates
+no peer, as always in torch; the network between the nodes must be private.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hocket.train.run import joining, worker_group
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where the ranks meet: a file, an address, or a store in their own process."""
+    """The ranks' meeting place: a file, an address, or a store in their own process."""
 
     path: str = ""
     address: str = ""
@@ -38,16 +38,16 @@ class Meeting:
     store: Any = None
 
 
-_servers: list[object] = []  # rank 0's store, one: it serves the others as long as the process lives
+_servers: list[object] = []  # rank 0's one store, which serves the others as long as the process lives
 
 
 def arrange(group: worker_group.WorkerGroup, timeout_s: float) -> Meeting:
-    """Find a place that all ranks can reach."""
+    """Choose a meeting place that all ranks can reach."""
     if group.shares_process:
         return Meeting(store=dist.HashStore())  # type: ignore[attr-defined]  # exported at run time
     descriptor = os.memfd_create("hocket-rendezvous")
     group.resources.callback(os.close, descriptor)
-    path = f"/proc/{os.getpid()}/fd/{descriptor}"  # where other processes of the same user open it
+    path = f"/proc/{os.getpid()}/fd/{descriptor}"  # other processes of the same user can open it
     mine = identify(path)
     if all(found == mine for found in group.execute(identify, [(path,)] * len(group))):
         return Meeting(path=path)
@@ -57,7 +57,7 @@ def arrange(group: worker_group.WorkerGroup, timeout_s: float) -> Meeting:
 
 
 def identify(path: str) -> tuple[str, int, int] | None:
-    """Return what distinguishes a file from all files of all machines; None if it cannot be opened."""
+    """Return values that distinguish a file from all files of all machines; None if it cannot be opened."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 (pathlib would resolve the link to a name that does not exist)
             found = os.fstat(file.fileno())
@@ -67,7 +67,7 @@ def identify(path: str) -> tuple[str, int, int] | None:
 
 
 def _serve(address: str, world_size: int, timeout_s: float) -> int:
-    """Called in rank 0: start the store; return its port."""
+    """Start the store in rank 0; return its port."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.create_server((address, 0), family=family, backlog=world_size + 8)
     port: int = listener.getsockname()[1]
@@ -85,7 +85,7 @@ def _serve(address: str, world_size: int, timeout_s: float) -> int:
 
 
 def open_store(meeting: Meeting, world_size: int, timeout_s: float) -> Any:
-    """Called in each rank: return the store through which it finds the others."""
+    """Return the store through which a rank finds the others. Called in each rank."""
     if meeting.store is not None:
         return meeting.store
     if meeting.path:

@@ -1,9 +1,9 @@
-"""The samplers that a DataLoader asks for indices, and those of torch that a ledger can stand for.
+"""A DataLoader's samplers of indices, and those of torch that a ledger can replace.
 
-A sampler says in which order rows are read, and a ledger can replace it only if that is *each row of a known set once*,
-as it stands or shuffled. Of torch's samplers these are `SequentialSampler`, `RandomSampler` without replacement,
-`SubsetRandomSampler`, and `DistributedSampler`, which is what the ledger is instead of. Any other one may repeat or
-weigh rows on purpose, and dropping it would train on something else in silence.
+A sampler says in which order rows are read. A ledger can replace it only if that order is *each row of a known set
+once*, as it stands or shuffled. Of torch's samplers these are `SequentialSampler`, `RandomSampler` without replacement,
+`SubsetRandomSampler`, and `DistributedSampler`, whose work the ledger does. Any other sampler may repeat or weigh rows
+on purpose; replacing it would silently train on other data.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from hocket.data import ledger, order
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Which rows a ledger gives, in place of a sampler."""
+    """The rows that a ledger gives in place of a sampler."""
 
     num_rows: int
     shuffle: bool
     seed: int
     rows: Sequence[int] | None = None
-    """What the ledger's numbers stand for, if not for themselves."""
+    """The rows for which the ledger's numbers stand; None if they are the rows' own numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +37,12 @@ class Batching:
 
     sampler: object
     batch_size: int | None
-    """None if rows are given one by one, without a batch around them."""
+    """None if rows are given one by one, without a batch."""
     drop_last: bool
 
 
 def read_batching(loader: data.DataLoader[Any]) -> Batching | None:
-    """Return how a loader makes batches; None if a batch sampler of the user's own does it."""
+    """Return how a loader makes batches; None if a user's own batch sampler makes them."""
     given: Any = loader.batch_sampler
     if given is None:
         return Batching(sampler=loader.sampler, batch_size=None, drop_last=False)
@@ -52,7 +52,7 @@ def read_batching(loader: data.DataLoader[Any]) -> Batching | None:
 
 
 def find_plan(loader: data.DataLoader[Any], batching: Batching | None, rank: int, world_size: int) -> Plan | None:
-    """Return what stands for a loader's sampler; None if nothing does."""
+    """Return the plan that replaces a loader's sampler; None if there is none."""
     if batching is None:
         return None
     sampler = batching.sampler
@@ -73,19 +73,19 @@ def find_plan(loader: data.DataLoader[Any], batching: Batching | None, rank: int
 
 
 def choose_indices(part: ledger.Slice) -> list[int]:
-    """Return what a rank reads for its slice: its rows, or, if it has none, one that weighs nothing."""
+    """Return the rows that a rank reads for its slice: its own, or, if it has none, a row of weight 0."""
     return part.indices.tolist() or [part.filler]
 
 
 @final
 class LedgerSampler(data.Sampler[int]):
-    """The rows that a rank still reads in the epoch. In the place of the sampler of a prepared loader.
+    """The rows that a rank still reads in the epoch. It replaces the sampler of a prepared loader.
 
-    Reading it moves nothing.
+    Reading it does not move the loader's position.
 
     Args:
-        cursor: Where the loader is.
-        rows: What the ledger's numbers stand for, if not for themselves.
+        cursor: The loader's position.
+        rows: The rows for which the ledger's numbers stand; None if they are the rows' own numbers.
     """
 
     def __init__(self, cursor: cursor_module.Cursor, rows: Sequence[int] | None) -> None:
@@ -94,16 +94,16 @@ class LedgerSampler(data.Sampler[int]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that a loop is in, or else the one that the next loop begins."""
+        """The epoch that a loop is in, otherwise the epoch that the next loop begins."""
         return self._cursor.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the next loop begin an epoch; or, if the loader has just been resumed in that epoch, go on there. It
-        need not be called."""
+        """Make the next loop begin an epoch; if the loader has just been resumed in that epoch, the loop goes on there.
+        Calls are not needed."""
         self._cursor.set_epoch(epoch)
 
     def read_batches(self) -> Iterator[list[int]]:
-        """Give the indices of each batch that is left."""
+        """Yield the indices of each batch that is left."""
         for part in self._cursor.read():
             indices = choose_indices(part)
             yield indices if self._rows is None else [self._rows[index] for index in indices]
@@ -113,7 +113,7 @@ class LedgerSampler(data.Sampler[int]):
             yield from indices
 
     def __len__(self) -> int:
-        """Return how many rows the rank reads in a whole epoch."""
+        """Return the number of rows that the rank reads in a whole epoch."""
         found, rank, world_size = self._cursor.ledger, self._cursor.rank, self._cursor.world_size
         whole, rest = divmod(found.num_rows, found.batch_size)
         first, end = ledger.cut(found.batch_size, rank, world_size)
@@ -126,11 +126,11 @@ class LedgerSampler(data.Sampler[int]):
 
 @final
 class LedgerBatchSampler(data.Sampler[list[int]]):
-    """The batches that a rank still reads in the epoch. In the place of the batch sampler of a prepared loader.
+    """The batches that a rank still reads in the epoch. It replaces the batch sampler of a prepared loader.
 
     Args:
         sampler: The rows.
-        batch_size: How many of them make a whole batch of this rank.
+        batch_size: The number of rows in a whole batch of this rank.
         drop_last: Whether rows that fill no batch are left out.
     """
 
@@ -140,12 +140,12 @@ class LedgerBatchSampler(data.Sampler[list[int]]):
         self.drop_last = drop_last
 
     def set_epoch(self, epoch: int) -> None:
-        """Do what the sampler's `set_epoch` does."""
+        """Call the sampler's `set_epoch`."""
         self.sampler.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
         return self.sampler.read_batches()
 
     def __len__(self) -> int:
-        """Return how many batches a whole epoch has, in each rank."""
+        """Return the number of batches in a whole epoch, in each rank."""
         return self.sampler._cursor.ledger.steps_per_epoch

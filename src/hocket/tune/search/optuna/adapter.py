@@ -1,4 +1,4 @@
-"""Optuna, which enters here."""
+"""The only module that imports Optuna."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from hocket import extras
 
 @functools.cache
 def load() -> Any:
-    """Return Optuna.
+    """Return Optuna, and lower its verbosity to warnings if that is still the default.
 
-    It says less from then on: warnings, unless its verbosity was set to something other than its default. Who wants
-    more calls ``optuna.logging.set_verbosity`` after an `OptunaSearch` was made.
+    For more output, call ``optuna.logging.set_verbosity`` after making an `OptunaSearch`.
 
     Raises:
-        MissingExtraError: It is not installed.
+        MissingExtraError: Optuna is not installed.
     """
     remedy = "Run pip install 'hocket[tune]', or search with BasicVariantGenerator."
     optuna = extras.load("optuna", "OptunaSearch", "Optuna", remedy)
@@ -27,5 +26,5 @@ def load() -> Any:
 
 
 def get_internals() -> Any:
-    """Return the module of Optuna's names that Optuna does not document. Only its searches load it."""
+    """Return the module of Optuna's undocumented names. Only Optuna's searchers load it."""
     return importlib.import_module("hocket._base.internals.optuna")

@@ -1,4 +1,4 @@
-"""Our spaces as Optuna's: domains become distributions, nested keys are joined by ``/``."""
+"""Our spaces in Optuna's form: domains become distributions, and nested keys are joined by ``/``."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from hocket.tune.search.optuna import adapter
 
 
 class OptunaSpace(Protocol):
-    """How a space is proposed from, and how its configurations are read."""
+    """A space that makes proposals, and reads configurations."""
 
     def ask(self, study: Any) -> tuple[Any, dict[str, Any]]:
         """Begin a trial; return it with its configuration."""
 
     def build_config(self, frozen: Any) -> dict[str, Any]:
-        """Return the configuration of a trial that is in the study."""
+        """Return the configuration of a trial in the study."""
 
     def read(self, config: Mapping[str, Any], partial: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return a configuration's parameters and their distributions, as Optuna has them."""
+        """Return a configuration's parameters and their distributions, in Optuna's form."""
 
 
 @dataclass(frozen=True)
 class _Parameter:
-    """One hyperparameter."""
+    """A hyperparameter in both forms."""
 
     path: paths.Path
-    """Where it stands in the configuration."""
+    """The hyperparameter's path in the configuration."""
     distribution: object
-    """Optuna's."""
+    """Optuna's distribution."""
     categories: tuple[object, ...] | None = None
-    """The values, if Optuna is given their numbers because it cannot store them themselves."""
+    """The values, if Optuna cannot store them and gets their indices instead."""
 
     @property
     def name(self) -> str:
@@ -57,14 +57,14 @@ class _Parameter:
 
 @final
 class DeclaredSpace:
-    """A space that is known before: a dict of domains, of Optuna's distributions, or of both, with constants.
+    """A space that is known beforehand: a dict of domains, Optuna's distributions, or both, with constants.
 
     Args:
         space: The dict, which may be nested.
 
     Raises:
-        TypeError: Something looks like a domain, and is none.
-        ValueError: Optuna cannot draw a domain, or nothing is to be drawn.
+        TypeError: A value looks like a domain but is none.
+        ValueError: Optuna cannot draw a domain, or there is none to draw.
     """
 
     def __init__(self, space: Mapping[str, Any]) -> None:
@@ -98,8 +98,8 @@ class DeclaredSpace:
         """Return a configuration's parameters and their distributions.
 
         Args:
-            config: Nested, or with joined keys.
-            partial: Whether values may be missing, and unknown ones are an error.
+            config: A configuration, nested or with joined keys.
+            partial: Whether values may be missing. Unknown ones are then an error.
         """
         params: dict[str, object] = {}
         for name, each in self._parameters.items():
@@ -121,11 +121,10 @@ class DeclaredSpace:
 
 @final
 class DefinedByRun:
-    """A space that a function describes by what it asks of a trial.
+    """A space that a function defines by its calls on a trial.
 
     Args:
-        define: Called with an Optuna trial. What it suggests makes the configuration, and the dict that it may return
-            adds constants.
+        define: A function that suggests values on an Optuna trial, and may return a dict of constants.
     """
 
     def __init__(self, define: Any) -> None:
@@ -140,7 +139,7 @@ class DefinedByRun:
 
     def read(self, config: Mapping[str, object], partial: bool = False) -> tuple[dict[str, object], dict[str, object]]:
         params = dict(_flatten(config))
-        if partial:  # which of them the function will suggest depends on those that are missing
+        if partial:  # missing values may decide which ones the function suggests
             return params, {}
         trial = adapter.load().trial.FixedTrial(params)
         try:
@@ -168,7 +167,7 @@ class DefinedByRun:
 
 
 def build(space: Any) -> OptunaSpace:
-    """Return a space."""
+    """Return the space of a dict or a function."""
     if isinstance(space, Mapping):
         return DeclaredSpace(space)
     if callable(space):
@@ -180,10 +179,10 @@ def build(space: Any) -> OptunaSpace:
 
 
 def convert(domain: domains.Domain, path: paths.Path) -> Any:
-    """Return the distribution that is the same as a domain.
+    """Return the distribution equal to a domain.
 
     Raises:
-        ValueError: There is none. The message says what to write instead.
+        ValueError: There is none. The message offers a replacement.
     """
     optuna, name = adapter.load(), paths.describe_path(path)
     sampler = domain.get_sampler()
@@ -251,7 +250,7 @@ def _convert_choice(domain: domains.Categorical, path: paths.Path) -> _Parameter
 
 
 def _nest(space: dict[str, Any]) -> dict[str, Any]:
-    """Return a space whose joined keys, under which distributions of Optuna's stand, are nested."""
+    """Return a space with the joined keys of Optuna's distributions nested."""
     base = adapter.load().distributions.BaseDistribution
     found: dict[str, Any] = {}
     for key, value in space.items():

@@ -1,9 +1,9 @@
-"""A searcher that proposes what Optuna's samplers do.
+"""A searcher whose proposals come from Optuna's samplers.
 
-The search's trials are trials of an Optuna study. A proposal depends on the seed, on its number and on what the study
-holds (`Randomness` sees to that). A search that goes on after a crash has a new study: its trials are put into it as
-they were proposed, without asking the sampler, if the sampler looks at nothing but trials. Samplers that leave notes in
-the study when they propose (CMA-ES, NSGA-II, grids, quasi-random sequences) propose again, in the same order.
+The search's trials are trials of an Optuna study. A proposal depends on the seed, on its number and on the study's
+trials (`Randomness` ensures this). A search that goes on after a crash has a new study. If the sampler looks only at
+trials, the old proposals are put into the study without asking the sampler. Samplers that keep notes in the study
+(CMA-ES, NSGA-II, grids, quasi-random sequences) propose again, in the same order.
 
 Akiba, Sano, Yanase, Ohta and Koyama, "Optuna: A Next-generation Hyperparameter Optimization Framework", 2019. The
 default sampler is the Tree-structured Parzen Estimator of Bergstra, Bardenet, Bengio and Kégl, "Algorithms for
@@ -33,41 +33,41 @@ from hocket.tune.search.optuna import adapter, distributions
 _log = logging.getLogger(__name__)
 
 TRIAL_ID: Final = "hocket:trial_id"
-"""The user attribute of a trial in Optuna's storage that says which of ours it is."""
+"""The user attribute in Optuna's storage that holds our id of a trial."""
 
 _ANONYMOUS: Final = "_metric"
-"""The metric if only a mode is given. Ray's name."""
+"""The metric's name if only a mode is given. Ray's."""
 
 
 _FITTED: Final = ("_gprs_cache_list", "_constraints_gprs_cache_list")
-"""Where `GPSampler` keeps the processes that it has fitted last, from which the next fit starts."""
+"""The attributes in which `GPSampler` keeps its last fitted processes, from which the next fit starts."""
 
 _FROM_TRIALS_ALONE: Final = ("RandomSampler", "TPESampler", "GPSampler", "BruteForceSampler")
-"""Samplers that look at the parameters and results of trials only. Others leave notes in the study with a proposal."""
+"""Samplers that look only at trials' parameters and results. Others keep notes in the study."""
 
 
 @keywords.guard_init
 @final
 class OptunaSearch(searcher.Searcher):
-    """Proposes configurations by a sampler of Optuna's. Needs the extra ``tune``.
+    """A searcher that proposes configurations by one of Optuna's samplers. It needs the extra ``tune``.
 
     Args:
-        space: A dict of domains, or of Optuna's distributions; or a function that suggests values of an Optuna trial
+        space: A dict of domains, or of Optuna's distributions; or a function that suggests values on an Optuna trial
             and may return a dict of constants. Default: the search's ``param_space``.
         metric: The metric, or a list of several. Default: the search's.
         mode: ``"min"`` or ``"max"``, or a list with one for each metric. Default: the search's.
-        points_to_evaluate: Configurations to begin with, as far as they are known.
-        sampler: One of ``optuna.samplers``. It keeps its seed if it was made with one. Default: ``TPESampler()``.
+        points_to_evaluate: Whole or partial configurations to begin with.
+        sampler: One of ``optuna.samplers``. It keeps a seed of its own. Default: ``TPESampler()``.
         study_name: The study's name in Optuna's storage. Default: ``"optuna"``.
-        storage: An Optuna storage or its URL, such as ``"sqlite:///study.db"``, in which other programs can look at the
-            study; trials that it holds already count. Default: this process's memory.
+        storage: An Optuna storage or its URL, such as ``"sqlite:///study.db"``, where other programs can inspect the
+            study; trials that it already has count. Default: this process's memory.
         seed: 0 or more. Default: the sampler's, or else the search's.
-        evaluated_rewards: The results of `points_to_evaluate`, if they are known. Then these are not tried again.
+        evaluated_rewards: The results of `points_to_evaluate`, if known. These points are then not tried again.
 
     Raises:
         MissingExtraError: Optuna is not installed.
-        TypeError: An argument is of a wrong type.
-        ValueError: An argument has a value that cannot be, or Optuna cannot draw a domain of the space.
+        TypeError: An argument has the wrong type.
+        ValueError: An argument has an impossible value, or Optuna cannot draw a domain of the space.
 
     Example:
         >>> from hocket.tune.search.optuna import OptunaSearch
@@ -100,34 +100,34 @@ class OptunaSearch(searcher.Searcher):
         self._given_storage, self._search_seed = storage, 0
         self._constants: dict[str, object] = {}
         self._study: Any = None
-        #: Configurations whose results were known before there was a study.
+        #: Configurations with known results that came before the study.
         self._early: list[dict[str, Any]] = []
-        #: How many trials were proposed or restored; the number of the next.
+        #: The number of proposed or restored trials, which is the next one's number.
         self._proposed = 0
-        #: Optuna's ids of trials, and those of them whose result it knows.
+        #: Optuna's ids of our trials, and the trials whose results the study has.
         self._ids: dict[str, int] = {}
         self._told: set[str] = set()
-        #: Trials that the storage had before, by our ids.
+        #: Trials that the storage already had, by our ids.
         self._present: dict[str, Any] = {}
         self._exhausted = False
 
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: Mapping[str, object], **spec: Any
     ) -> bool:
-        """Take the search's metric, mode, space and seed, as far as the searcher has none of its own.
+        """Take the search's metric, mode, space and seed, unless the searcher has its own.
 
         Args:
             metric: The metric.
             mode: ``"max"`` or ``"min"``.
-            config: The space. If the searcher has its own, what of this is constant is added to its proposals.
+            config: The space. If the searcher has its own, the constants of this one are added to proposals.
             **spec: ``seed``.
 
         Returns:
-            False if both have a space, or both a metric or mode and they differ.
+            False if both have a space, or different metrics or modes.
 
         Raises:
-            TypeError: Something in the space looks like a domain and is none.
-            ValueError: Optuna cannot draw a domain, or there is none.
+            TypeError: A value of the space looks like a domain but is none.
+            ValueError: Optuna cannot draw a domain, or the space has no domain.
         """
         for ours, theirs in ((self.metric, metric), (self.mode, mode)):
             if ours and theirs and ours not in (theirs, _ANONYMOUS):
@@ -164,10 +164,10 @@ class OptunaSearch(searcher.Searcher):
         return self._complete(config)
 
     def on_trial_restored(self, trial_id: str, config: Mapping[str, object]) -> None:
-        """Put a trial into the study as it was proposed.
+        """Put an earlier proposal into the study.
 
         Raises:
-            ValueError: The configuration is not of this space.
+            ValueError: The configuration is not from this space.
         """
         self._get_study()
         if trial_id in self._present:
@@ -191,7 +191,7 @@ class OptunaSearch(searcher.Searcher):
             _log.warning("Trial %s is left out of the study, because it is not of its space: %s", trial_id, error)
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, object]) -> None:
-        """Note a report, which a trial without a last result counts by. With several metrics there is nothing to do."""
+        """Store a report's value, which counts for a trial without a final result. No effect with several metrics."""
         if len(self._get_names()) > 1 or trial_id not in self._ids or trial_id in self._told:
             return
         value = self._read_values(result)[0]
@@ -200,9 +200,9 @@ class OptunaSearch(searcher.Searcher):
             self._storage.set_trial_intermediate_value(self._ids[trial_id], step, value)
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, object] | None = None, error: bool = False) -> None:
-        """Tell the study a result: `result`'s metric; a trial without one is pruned, one that failed or has NaN failed.
+        """Pass a trial's result to the study: pruned without the metric, failed after an error or with NaN.
 
-        A trial that was not proposed here is left out.
+        Ignore trials that this searcher has not proposed.
         """
         if trial_id not in self._ids or trial_id in self._told:
             return
@@ -224,17 +224,17 @@ class OptunaSearch(searcher.Searcher):
         pruned: bool = False,
         intermediate_values: Sequence[float] | None = None,
     ) -> None:
-        """Take a configuration whose result is known.
+        """Take in a configuration with a known result.
 
         Args:
             parameters: The configuration.
             value: Its metric.
-            error: Whether it failed; then `value` does not count.
+            error: Whether it failed; `value` then has no effect.
             pruned: Whether it was stopped early.
             intermediate_values: The metric after each iteration.
 
         Raises:
-            ValueError: The configuration is not of this space.
+            ValueError: The configuration is not from this space.
         """
         states = self._optuna.trial.TrialState
         self._early.append(
@@ -312,7 +312,7 @@ class OptunaSearch(searcher.Searcher):
                 self._put(params, found, attributes={TRIAL_ID: mark}, **each)
 
     def _put(self, params: Any, found: Any, state: object, attributes: dict[str, str], **rest: Any) -> int:
-        """Put a trial into the study as it is; return Optuna's id for it."""
+        """Put a trial into the study as it is; return its Optuna id."""
         trial = self._optuna.trial.create_trial(**_describe(params, found), state=state, user_attrs=attributes, **rest)
         made: int = self._storage.create_new_trial(
             self._storage.get_study_id_from_name(self._study_name), template_trial=trial
@@ -320,7 +320,7 @@ class OptunaSearch(searcher.Searcher):
         return made
 
     def _adopt(self, trial_id: str) -> object:
-        """Go on with a trial that the storage has."""
+        """Continue a trial that the storage has."""
         frozen = self._present.pop(trial_id)
         self._ids[trial_id] = adapter.get_internals().get_number(frozen)
         self._proposed += 1
@@ -333,7 +333,7 @@ class OptunaSearch(searcher.Searcher):
         try:
             self._study.tell(number, values, state=state)
         except RuntimeError:
-            # A sampler whose values are used up asks a loop of Optuna's to stop, after the trial has been told.
+            # An exhausted sampler stops Optuna's own loop, which raises here; by then the study has the result.
             if not self._storage.get_trial(self._ids[trial_id]).state.is_finished():
                 raise
             self._exhausted = True
@@ -351,12 +351,12 @@ class OptunaSearch(searcher.Searcher):
 
 
 def _describe(params: dict[str, object], found: dict[str, object]) -> dict[str, object]:
-    """Return the two as `create_trial` takes them; of some values the distribution is not known yet."""
+    """Return arguments for `create_trial`; leave out values whose distribution is unknown."""
     return {"params": {name: params[name] for name in found}, "distributions": found}
 
 
 def _check_objectives(metric: object, mode: Any) -> None:
-    """Check the metric and mode, or metrics and modes."""
+    """Check the metrics and modes."""
     modes = mode if isinstance(mode, list) else [mode]
     for each in modes:
         if each not in ("min", "max") and mode is not None:
@@ -371,7 +371,7 @@ def _check_objectives(metric: object, mode: Any) -> None:
 
 
 def _check_rest(optuna: Any, sampler: object, storage: object, seed: Any, given: list[Any], rewards: Any) -> None:
-    """Check what else `OptunaSearch` is made with."""
+    """Check the other arguments of `OptunaSearch`."""
     if sampler is not None and not isinstance(sampler, optuna.samplers.BaseSampler):
         raise TypeError(
             f"sampler must be one of optuna.samplers, but received {sampler!r}. Write optuna.samplers.TPESampler()."
@@ -392,19 +392,19 @@ def _check_rest(optuna: Any, sampler: object, storage: object, seed: Any, given:
 
 @final
 class Randomness:
-    """The generators of a sampler of Optuna's.
+    """The random generators of an Optuna sampler.
 
-    A sampler keeps generators, whose state depends on all that was ever drawn. Here they are seeded anew before each
-    proposal, with the search's seed and the number of the proposal. Then a proposal depends on these two and on the
-    trials that the study holds, and a search that goes on with a new sampler proposes what the old one would have.
+    A sampler's generators depend on all its earlier draws. Here they are seeded again before each proposal, with the
+    search's seed and the proposal's number. A proposal then depends on these two and on the study's trials, so a
+    resumed search with a new sampler makes the same proposals as before.
 
-    In Optuna 3.6 (not in 4.5) a `GridSampler` without a seed shuffles its grid anew in each process, so it needs one to
-    be resumed.
+    In Optuna 3.6 (not in 4.5) a `GridSampler` without a seed shuffles its grid anew in each process. Resuming needs a
+    seed.
 
     Args:
-        sampler: One of Optuna's, or one that inherits from ``optuna.samplers.BaseSampler``.
-        seed: What they are seeded with. Default: what the sampler was seeded with.
-        default: What they are seeded with if neither says it.
+        sampler: An Optuna sampler, or an instance of a subclass of ``optuna.samplers.BaseSampler``.
+        seed: The seed. Default: the sampler's own.
+        default: The seed if there is no other.
     """
 
     def __init__(self, sampler: object, seed: int | None, default: int) -> None:
@@ -422,10 +422,10 @@ class Randomness:
             type(part).__name__ in _FROM_TRIALS_ALONE and type(part).__module__.startswith("optuna.")
             for part in samplers
         )
-        """Whether a trial that is put into a study serves as well as one that the sampler has proposed."""
+        """Whether a trial put into the study has the same effect as the sampler's own proposal."""
 
     def seed_for(self, number: int) -> None:
-        """Make ready for a proposal."""
+        """Seed the generators for a proposal."""
         seeds = np.random.SeedSequence([self._seed, number]).generate_state(max(1, len(self._generators)))
         for generator, seed in zip(self._generators, seeds.tolist(), strict=False):
             _seed(generator, seed)
@@ -448,7 +448,7 @@ def _seed(generator: Any, seed: int) -> None:
 
 
 def _find_parts(part: object, seen: set[int]) -> Iterator[Any]:
-    """Yield a sampler and what belongs to it, in the order of its attributes."""
+    """Yield a sampler and its parts, in the order of its attributes."""
     if id(part) in seen:
         return
     seen.add(id(part))
@@ -466,7 +466,7 @@ def _find_parts(part: object, seen: set[int]) -> Iterator[Any]:
 
 
 def _read_seed(generators: list[object]) -> int | None:
-    """Return a number that depends on the seed which a sampler was made with; None if it was made without one."""
+    """Return a number that depends on the sampler's own seed; None if it has none."""
     for generator in generators:
         state = copy.deepcopy(adapter.get_internals().get_generator(generator))
         if isinstance(state, np.random.RandomState):

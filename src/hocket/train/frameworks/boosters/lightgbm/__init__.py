@@ -1,4 +1,4 @@
-"""LightGBM: its collectives, through memory that the ranks share.
+"""LightGBM, with its collectives through memory that the ranks share.
 
 Importing this package imports LightGBM.
 """

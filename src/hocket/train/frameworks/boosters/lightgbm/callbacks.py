@@ -1,4 +1,4 @@
-"""When LightGBM's iterations are reported."""
+"""Callbacks that report LightGBM's iterations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hocket.train.frameworks.boosters import reports
 
 
 class IterationReports(reports.BoosterReports):
-    """Reports after each iteration, and saves the model. Meant for subclassing; see `reports.BoosterReports`."""
+    """A callback that reports each iteration and saves the model. For subclassing; see `reports.BoosterReports`."""
 
     CHECKPOINT_NAME: ClassVar[str] = "model.txt"
     """The default of `filename`."""
@@ -24,7 +24,7 @@ class IterationReports(reports.BoosterReports):
             return lightgbm.Booster(model_file=str(Path(folder, filename)))
 
     def __call__(self, env: Any) -> None:
-        """Called by LightGBM after each iteration."""
+        """Report an iteration. LightGBM calls this after each."""
         found: dict[str, dict[str, float]] = {}
         for data, name, value, _, *deviation in env.evaluation_result_list or ():
             named = found.setdefault(data, {})
@@ -39,25 +39,26 @@ class IterationReports(reports.BoosterReports):
 
 @final
 class RayTrainReportCallback(reports.RankReports, IterationReports):
-    """Reports what LightGBM finds in each iteration, and saves the model.
+    """A callback that reports LightGBM's metrics after each iteration, and saves the model.
 
     Pass one to ``lightgbm.train(..., callbacks=[...])``, or to ``fit`` of its scikit-learn classes, in the training
-    function of a `LightGBMTrainer`. All ranks report, and rank 0 saves. LightGBM measures each rank's model with that
+    function of a `LightGBMTrainer`. All ranks report, and rank 0 saves. LightGBM evaluates each rank's model on that
     rank's rows: give all ranks all rows of a validation set
     (``dataset_config=DataConfig(datasets_to_split=["train"])``).
 
     Args:
-        metrics: What is reported: a name such as ``"eval-binary_logloss"``, several, or a dict from what the report
-            calls it to LightGBM's name. Default: all.
-        filename: The model's, in the folder of a checkpoint.
-        frequency: After how many iterations each the model is saved; 0 for never before the end.
-        checkpoint_at_end: Whether it is after the last iteration that was asked for. One that stops early has saved
-            what `frequency` says.
-        results_postprocessing_fn: Called with what is to be reported; returns what is.
+        metrics: The metrics to report: a name such as ``"eval-binary_logloss"``, several, or a dict from a name in the
+            report to LightGBM's name. Default: all.
+        filename: The model's file name in a checkpoint's folder.
+        frequency: The model is saved each time after so many iterations; 0 for never before the end.
+        checkpoint_at_end: Whether the model is saved after the last requested iteration. A training that stops early
+            has only the models that `frequency` saved.
+        results_postprocessing_fn: Receives the chosen metrics; returns the metrics to report.
 
     Raises:
-        TypeError: The metrics are no names, the frequency is no whole number, or the function cannot be called.
-        ValueError: The file's name is none, or the frequency is less than 0; later, there is no such metric.
+        TypeError: The metrics are not names, the frequency is no whole number, or the function cannot be called.
+        ValueError: The file name is empty or contains a slash, or the frequency is less than 0. Later: a metric is
+            missing.
 
     Example:
         >>> from hocket.train.lightgbm import RayTrainReportCallback

@@ -1,4 +1,4 @@
-"""Joins the ranks through memory that they share."""
+"""Settings that join LightGBM's ranks through memory that they share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hocket.train.run import backend, joining, worker_group
 @keywords.explained()
 @dataclass(frozen=True, kw_only=True)
 class LightGBMConfig(backend.BackendConfig):
-    """How the ranks are joined.
+    """The settings for joining the ranks.
 
     Raises:
         ValueError: `timeout_s` is not positive.
@@ -32,11 +32,11 @@ class LightGBMConfig(backend.BackendConfig):
         joining.check_timeout(self.timeout_s)
 
     def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
-        """Return LightGBM: it starts no thread when it is imported."""
+        """Return the module that imports LightGBM, which starts no thread at import."""
         return ("hocket.train.lightgbm",)
 
     def share_process(self) -> NoReturn:
-        """Refuse: LightGBM waits for other ranks inside its own code, where a turn cannot be passed on.
+        """Refuse ranks in one process: LightGBM waits for others in its own code, where no rank can pass its turn on.
 
         Raises:
             ValueError: Always.
@@ -52,5 +52,5 @@ class LightGBMConfig(backend.BackendConfig):
         joining.arrange(group, self.timeout_s)
 
     def on_shutdown(self, group: worker_group.WorkerGroup) -> None:
-        """Part them."""
+        """Part the ranks."""
         joining.leave(group)

@@ -1,12 +1,12 @@
 """LightGBM's collectives in the ranks: the library calls these functions, and they call `World`.
 
-LightGBM has two: all-gather, and reduce-scatter with an addition of its own. It takes functions for them in place of
-its sockets (``LGBM_NetworkInitWithFunctions``), and calls them in the thread that trains. So nothing listens, and a
-rank that has died is noticed at once.
+LightGBM has two collectives: all-gather, and reduce-scatter with an addition of its own. It accepts functions for them
+in place of its sockets (``LGBM_NetworkInitWithFunctions``), and calls these in the thread that trains. So nothing
+listens, and a rank's death is noticed at once.
 
-*Errors.* They cannot pass through LightGBM, which would go on with what is not there. So a rank whose collective fails
-says why, and ends. If it fails because another rank has died, that is soon known, and the rank is ended: it waits for
-that, so that the other one is what the error is about.
+*Errors.* An error cannot pass through LightGBM, which would go on with missing data. So a rank whose collective fails
+prints the error and exits. If the cause is another rank's death, the engine soon ends this rank too. The rank waits for
+that first, because the run's error should be about the rank that died.
 """
 
 from __future__ import annotations
@@ -31,33 +31,34 @@ _Int = ctypes.c_int32
 _Ints = ctypes.POINTER(_Int)
 
 _Add = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, _Int)
-"""Adds one block to another: source, target, bytes of a number, bytes."""
+"""Adds one block to another. Arguments: source, target, bytes of a number, bytes."""
 
 _ReduceScatter = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, _Int, ctypes.c_int, _Ints, _Ints, ctypes.c_int, ctypes.c_void_p, _Int,
     ctypes.POINTER(ctypes.c_void_p),
 )  # fmt: skip
-"""Input, its bytes, bytes of a number, where each rank's block begins, its bytes, how many, output, its bytes, and
-where the function is that adds."""
+"""Arguments: input, its bytes, bytes of a number, the start of each rank's block, each block's bytes, number of blocks,
+output, its bytes, and the address of a pointer to the function that adds."""
 
 _AllGather = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, _Int, _Ints, _Ints, ctypes.c_int, ctypes.c_void_p, _Int
 )  # fmt: skip
-"""Input, its bytes, where each rank's block begins in the output, its bytes, how many, output, its bytes."""
+"""Arguments: input, its bytes, the start of each rank's block in the output, each block's bytes, number of blocks,
+output, its bytes."""
 
 _WAIT_SECONDS: Final = 10
-"""How long a rank waits to be ended because another has died. A guess: Ray takes a second to notice; a rank whose
-function returned too early has not died, and keeps the others waiting as long."""
+"""Seconds that a rank waits to be ended after another's death. A guess: Ray takes a second to notice. If no rank died
+but one returned too early, the others wait this long too."""
 
 
 def get_network_params() -> dict[str, Any]:
-    """Return the parameters that have LightGBM train with the other ranks: put them into those of the training.
+    """Return the parameters with which LightGBM trains together with the other ranks. Add them to the training's.
 
-    ``{"num_machines": 2}`` in two ranks, and nothing in one. Add ``"tree_learner": "data_parallel"``, or ``"voting"``,
-    and ``"pre_partition": True``, because each rank has rows of its own.
+    They are ``{"num_machines": 2}`` in two ranks, and empty in one. Add ``"tree_learner": "data_parallel"`` (or
+    ``"voting"``) and ``"pre_partition": True``, because each rank has its own rows.
 
     Raises:
-        RuntimeError: It is called outside a training function, or by one whose trainer did not join the ranks.
+        RuntimeError: The caller is outside a training function, or its trainer did not join the ranks.
 
     Example:
         >>> import tempfile
@@ -77,7 +78,7 @@ def get_network_params() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def join() -> Iterator[None]:
-    """Have the calling thread's LightGBM train together with the other ranks', for the duration of a block."""
+    """Join the calling thread's LightGBM with the other ranks', for the duration of a block."""
     if worker_session.get_session("lightgbm.LightGBMTrainer").info.world_size == 1:
         yield
         return
@@ -132,7 +133,7 @@ _NOTHING: Final = np.empty(0, np.uint8)
 
 
 def _end_if_it_raises(function: Callable[..., None]) -> Callable[..., None]:
-    """See the module's docstring."""
+    """Return a function that calls another, and ends the process if it raises; the module's docstring says why."""
 
     def call(*args: object) -> None:
         try:

@@ -1,4 +1,4 @@
-"""XGBoost: histograms summed over the ranks by its own collectives (Rabit).
+"""XGBoost, which sums histograms over the ranks with its own collectives (Rabit).
 
 Importing this package imports XGBoost.
 """

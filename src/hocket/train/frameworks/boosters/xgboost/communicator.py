@@ -1,11 +1,10 @@
-"""XGBoost's collectives (Rabit) in the ranks: one of them has the tracker, through which all find each other.
+"""XGBoost's collectives (Rabit) in the ranks. Rank 0 has the tracker, through which all ranks find each other.
 
-XGBoost brings its own sockets: the tracker listens where rank 0 can be reached, on loopback if all ranks are on one
-machine, and each rank on a port of its own. No peer has to prove who it is, so the network between the nodes must be
-one's own.
+XGBoost opens its own sockets. The tracker listens at rank 0's address, which is loopback if all ranks are on one
+machine. Each rank listens on a port of its own. No peer is authenticated, so the nodes' network must be private.
 
-A rank that fails does not leave: others that wait for it would take that for the end of the training. They get an error
-from XGBoost when its process ends, or are ended with it.
+A rank that fails does not leave the collectives: ranks that wait for it would take that for the end of the training.
+They get an error from XGBoost when the failed rank's process ends, or are ended with it.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from typing import Any
 from xgboost import collective, tracker
 
 _JOIN_SECONDS = 5
-"""How long the tracker's thread may take to end when all ranks have left. A guess."""
+"""Seconds that the tracker's thread may take to end after all ranks have left. A guess."""
 
 
 class _Here:
-    """This rank's given environment, and the servers that it runs for all."""
+    """This rank's arguments for XGBoost's collectives, and the tracker that it runs for all ranks."""
 
     arguments: dict[str, Any] | None = None
     tracker: Any = None
@@ -30,7 +29,7 @@ class _Here:
 
 
 def start_tracker(address: str, size: int, timeout_s: float) -> dict[str, object]:
-    """Start the tracker in this process; return what the ranks need to reach it."""
+    """Start the tracker in this process; return the arguments with which ranks reach it."""
     _Here.tracker = tracker.RabitTracker(size, address, sortby="task", timeout=int(timeout_s))
     _Here.tracker.start()
     _Here.thread = threading.Thread(target=_Here.tracker.wait_for, name="hocket-xgboost-tracker", daemon=True)
@@ -39,12 +38,12 @@ def start_tracker(address: str, size: int, timeout_s: float) -> dict[str, object
 
 
 def keep(arguments: dict[str, object], rank: int) -> None:
-    """Keep them for `join`. XGBoost sorts its workers by the text of their ids."""
+    """Keep the arguments for `join`. The id has leading zeros, because XGBoost sorts ids as text."""
     _Here.arguments = {**arguments, "dmlc_task_id": f"{rank:08d}"}
 
 
 def leave() -> None:
-    """All ranks have left."""
+    """Drop the arguments and end the tracker, after all ranks have left."""
     _Here.arguments = None
     if _Here.thread is not None:
         _Here.thread.join(_JOIN_SECONDS)
@@ -54,7 +53,7 @@ def leave() -> None:
 
 @contextlib.contextmanager
 def join() -> Iterator[None]:
-    """Have the calling thread's XGBoost train together with the other ranks', for the duration of a block."""
+    """Join the calling thread's XGBoost with the other ranks', for the duration of a block."""
     if _Here.arguments is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Joins the ranks by XGBoost's own collectives."""
+"""Settings that join the ranks by XGBoost's own collectives."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hocket.train.run import backend, joining, worker_group
 @keywords.explained()
 @dataclass(frozen=True)
 class XGBoostConfig(backend.BackendConfig):
-    """How the ranks are joined.
+    """The settings for joining the ranks.
 
     Raises:
-        ValueError: `timeout_s` is not positive, or there is no such communicator.
+        ValueError: `timeout_s` is not positive, or the communicator is unknown.
 
     Example:
         >>> from hocket.train.xgboost import XGBoostConfig
@@ -27,7 +27,7 @@ class XGBoostConfig(backend.BackendConfig):
     """
 
     xgboost_communicator: str = "rabit"
-    """For programs written for Ray: the one that there is."""
+    """For programs written for Ray; ``"rabit"`` is the only communicator."""
     _: KW_ONLY
     timeout_s: float = joining.TIMEOUT_SECONDS
     """Seconds that a rank may wait for the others."""
@@ -40,11 +40,11 @@ class XGBoostConfig(backend.BackendConfig):
             )
 
     def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
-        """Return XGBoost: it starts no thread when it is imported."""
+        """Return the module that imports XGBoost, which starts no thread at import."""
         return ("hocket.train.xgboost",)
 
     def share_process(self) -> NoReturn:
-        """Refuse: XGBoost waits for other ranks inside its own code, where a turn cannot be passed on.
+        """Refuse ranks in one process: XGBoost waits for others in its own code, where no rank can pass its turn on.
 
         Raises:
             ValueError: Always.
@@ -56,7 +56,7 @@ class XGBoostConfig(backend.BackendConfig):
         )
 
     def on_start(self, group: worker_group.WorkerGroup) -> None:
-        """Start the tracker in rank 0, and tell all ranks where it is."""
+        """Start the tracker in rank 0, and send its address to all ranks."""
         if len(group) == 1:
             return
         address = joining.find_addresses(group)[0]

@@ -1,4 +1,4 @@
-"""The entry to training with XGBoost."""
+"""The trainer for XGBoost."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from hocket.train.rank import datasets as datasets_module
 @final
 @data_parallel_trainer.explained(xgboost_config=config.XGBoostConfig)
 class XGBoostTrainer(data_parallel_trainer.DataParallelTrainer):
-    """Runs a training function in ranks in which XGBoost trains one model from all ranks' rows.
+    """A trainer that runs a function in ranks where XGBoost trains one model from all ranks' rows.
 
     Args:
-        train_loop_per_worker: The training function: takes no argument, or one, the configuration. It calls
+        train_loop_per_worker: The training function. It takes no argument, or one: the configuration. It calls
             ``xgboost.train`` with the rows of its rank, and a `RayTrainReportCallback`.
-        train_loop_config: What it is given, if it takes an argument.
+        train_loop_config: The configuration for the function, if it takes an argument.
         xgboost_config: How the ranks are joined.
-        scaling_config: How many ranks, and what each holds. Default: one, with a CPU.
+        scaling_config: The number of ranks, and each rank's resources. Default: one rank, with a CPU.
         run_config: Name, storage, failures, checkpoints, callbacks.
-        validation_config: How checkpoints are validated whose report asks for it.
-        datasets: Datasets by name, of which `get_dataset_shard` gives each rank its part:
+        validation_config: How a checkpoint is validated if its report requests that.
+        datasets: Datasets by name. `get_dataset_shard` gives each rank its part:
             ``get_dataset_shard("train").materialize().to_pandas()``.
-        dataset_config: Which of them are shared out.
-        metadata: For programs written for Ray; must be None, as the next.
+        dataset_config: Which datasets are split among the ranks.
+        metadata: For programs written for Ray; must be None.
         resume_from_checkpoint: See `metadata`.
-        label_column: For programs written for Ray; must be None, as the next. Write a training function.
+        label_column: For programs written for Ray; must be None. Write a training function instead.
         params: See `label_column`.
         num_boost_round: See `label_column`.
 
     Raises:
         TypeError: The function cannot be called, or a configuration has the wrong type.
-        ValueError: The function needs more than one argument, or a configuration that it does not take is given.
-        DeprecationWarning: An argument is given that Ray Train has given up too.
+        ValueError: The function needs more than one argument, or a configuration is given that it does not take.
+        DeprecationWarning: An argument is given that Ray Train has removed too.
 
     Example:
         >>> import tempfile, numpy as np, xgboost

@@ -1,8 +1,8 @@
 """The strategies of `hocket.train.strategies` in JAX.
 
-`strategy` has what an override does; `all_reduce`, `local_sgd` and `parameter_server` are three of them, inside the
-compiled step; `sharded` is one program over all ranks; `on_arrays` drives any other strategy. `averaging` is what they
-share.
+`strategy` has the base class of overrides. `all_reduce`, `local_sgd` and `parameter_server` are overrides that work
+inside the compiled step; `sharded` is one program over all ranks. `on_arrays` drives any other strategy. Several of
+them share `averaging`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ MODULES: Final[Mapping[type[strategies.Strategy], str]] = {
     strategies.Sharded: f"{__name__}.sharded",
     strategies.ParameterServer: f"{__name__}.parameter_server",
 }
-"""Where a strategy's own way is. A run has one, so it is imported by name, on use; `Sharded` brings `hocket.mesh`."""
+"""The module of each override. A run needs one, so it is imported on use; `Sharded` imports `hocket.mesh`."""
 
 OVERRIDES: Final[Mapping[type[strategies.Strategy], Callable[[Any, strategies.Ranks], Exchange]]] = {
     parameter_server.OpenParameterServer if kind is strategies.ParameterServer else kind: contract.open_late(module)
     for kind, module in MODULES.items()
 }
-"""Which strategies JAX has a way of its own for: a program carries what is remembered between steps, and meets in a
-branch of it."""
+"""The strategies with an override in JAX. There, a program carries the state between steps, and the ranks meet in a
+branch of the program."""
 
 
 def open_exchange(settings: strategies.Strategy, ranks: strategies.Ranks) -> Exchange:
-    """Begin what a strategy describes in one rank: JAX's own way, or on host arrays."""
+    """Open a strategy in one rank: with JAX's override if there is one, otherwise on host arrays."""
     override = OVERRIDES.get(type(settings))
     if override is not None:
         return override(settings, ranks)

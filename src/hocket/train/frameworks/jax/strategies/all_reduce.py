@@ -21,7 +21,7 @@ _SHORT: Final[Mapping[str, object]] = {"fp16": jnp.float16, "bf16": jnp.bfloat16
 
 @final
 class Exchange(strategy.Exchange):
-    """All gradients of a step travel in one call."""
+    """`AllReduce` at work in JAX: all gradients of a step travel in one call."""
 
     def __init__(self, settings: strategies.AllReduce, ranks: strategies.Ranks) -> None:
         if isinstance(settings.compression, strategies.PowerSGD):
@@ -87,7 +87,7 @@ class Exchange(strategy.Exchange):
 
 
 def _check_rows(updates: object, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Raise for gradients of single rows, of which an optimizer clips each, as differential privacy does."""
+    """Raise for gradients of single rows, which an optimizer clips one by one, as differential privacy does."""
     given = [jnp.shape(leaf) for leaf in jax.tree.leaves(updates)]
     if any(len(one) == len(other) + 1 and one[1:] == other for one, other in zip(given, shapes, strict=False)):
         raise ValueError(

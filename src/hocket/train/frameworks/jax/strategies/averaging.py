@@ -1,4 +1,4 @@
-"""Means over the ranks, and steps that lead to them."""
+"""Means over the ranks, and the steps from parameters to them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def compute_means(
 ) -> Any:
     """Return the mean over all ranks of each array of a tree.
 
-    `travel_as` says in which dtype one of a dtype travels (default: wide enough to add up in), and `floats_only`
-    whether other arrays are an error or stay as they are. `watched` are trees that the net compares, by kind.
+    `travel_as` maps an array's dtype to the dtype in which it travels; by default, one wide enough to add up in.
+    `floats_only` says whether arrays of other types are an error or stay as they are. `watched`: see `host_calls`.
     """
     leaves, values, structure = trees.list_leaves(tree, caller)
     chosen = []
@@ -49,8 +49,8 @@ def compute_means(
 
 
 def pick_losses(extra: Mapping[str, object], world_size: int) -> dict[str, object]:
-    """Return what an optimizer is given beside gradients and is of the rank's own rows, as ``polyak_sgd`` is its loss;
-    ranks step alike with the means only.
+    """Return an optimizer's arguments that depend on the rank's own rows, such as the loss for ``polyak_sgd``. Ranks
+    take equal steps only with their means.
     """
     if world_size > 1 and extra.get("value_fn") is not None:
         raise ValueError(
@@ -61,6 +61,6 @@ def pick_losses(extra: Mapping[str, object], world_size: int) -> dict[str, objec
 
 
 def find_step(param: object, goal: Any, step: Any) -> object:
-    """Return what to add to a parameter so that it becomes the goal, as an array of the step's dtype."""
+    """Return the step from a parameter to a goal, in the step's dtype, corrected once for the rounding of the sum."""
     first = goal - param
     return (first + (goal - (param + first))).astype(step.dtype)

@@ -1,9 +1,9 @@
-"""Local SGD in JAX: what `hocket.train.strategies.local_sgd` describes, as an optax optimizer around the user's.
+"""Local SGD in JAX, as `hocket.train.strategies.local_sgd` describes it: an optax optimizer around the user's.
 
-Whether the ranks meet after a step is known from the number of steps in the optimizer's state, which is equal in all
-ranks, so the meeting is a branch of the compiled program. An optimizer returns updates, not parameters, so at a meeting
-it returns what leads from the rank's parameters to the common ones: their difference, corrected once for the rounding
-of the sum. What is left is less than the last digit of the step; `synchronize` leaves none.
+The optimizer's state counts the steps, and the count is equal in all ranks. It decides whether the ranks meet after a
+step, so the meeting is a branch of the compiled program. An optimizer returns updates, not parameters. So at a meeting
+it returns the difference between the rank's parameters and the common ones, corrected once for the rounding of the sum.
+The error that is left is less than the last digit of the step; `synchronize` leaves none.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ class LocalSGDState(NamedTuple):
     """The state of an optimizer that was prepared with `LocalSGD`. A pytree of arrays, to be saved like any other."""
 
     count: Any
-    """How many steps were taken."""
+    """The number of steps taken."""
     apart: Any
-    """How many of them since the last meeting, each rank for itself."""
+    """The number of steps since the last meeting, which each rank took by itself."""
     anchors: object
-    """What the ranks had in common last, as wide as its mean; empty without an outer optimizer."""
+    """The last parameters that the ranks had in common, as wide as their mean; empty without an outer optimizer."""
     velocity: object
-    """The outer optimizer's momentum; the same."""
+    """The outer optimizer's momentum; empty without an outer optimizer."""
     inner: Any
-    """The user's optimizer's state; the rank's own."""
+    """The state of the user's optimizer; each rank has its own."""
 
 
 @final
 class Exchange(strategy.Exchange):
-    """Keeps nothing; see `LocalSGDState`."""
+    """`LocalSGD` at work in JAX. It keeps no state; see `LocalSGDState`."""
 
     def __init__(self, settings: strategies.LocalSGD, ranks: strategies.Ranks) -> None:
         outer = settings.outer
@@ -83,7 +83,7 @@ class Exchange(strategy.Exchange):
                 updates, losses = jax.lax.cond(early, self._average, lambda tree: tree, (updates, losses))
                 extra.update(losses)
             steps, inner = optimizer.update(updates, state.inner, params, **extra)
-            if self._outer is not None:  # the anchors are where the ranks' own steps begin
+            if self._outer is not None:  # the anchors are the parameters before the ranks' own steps
                 is_first = state.count <= self._settings.begin_after
                 anchors = jax.tree.map(
                     lambda anchor, param: jnp.where(is_first, param.astype(anchor.dtype), anchor), state.anchors, params
@@ -127,8 +127,7 @@ class Exchange(strategy.Exchange):
         return averaging.compute_means(wide, self._world_size, "prepare_optimizer", floats_only=False)
 
     def _settle(self, params: object, state: LocalSGDState) -> tuple[object, LocalSGDState]:
-        """Return the common parameters where no rank has stepped since the last meeting: only their last digits may
-        differ."""
+        """Return the common parameters if no rank has stepped since the last meeting: only last digits differ."""
         common = self._compute_mean(params)
         return jax.tree.map(lambda param, mean: mean.astype(param.dtype), params, common), state
 

@@ -29,18 +29,18 @@ class OnArraysState(NamedTuple):
     """
 
     count: Any
-    """How many steps were taken."""
+    """The number of steps taken."""
     inner: object
-    """The state of the user's optimizer; the rank's own."""
+    """The state of the user's optimizer; each rank has its own."""
 
 
 @final
 class TreeModel(strategies.HostModel):
-    """Parameters that are on the host for the moment.
+    """Parameters that are on the host during a call.
 
     Args:
-        arrays: Their values; `write` changes them in place.
-        steps_taken: How many steps the optimizer has taken.
+        arrays: Their values, which `write` changes in place.
+        steps_taken: The number of steps that the optimizer has taken.
     """
 
     def __init__(self, arrays: Sequence[Array], steps_taken: int) -> None:
@@ -53,7 +53,7 @@ class TreeModel(strategies.HostModel):
         return [array.shape for array in self._arrays]
 
     def read(self) -> list[Array]:
-        """Return copies of the parameters; of halves as float32."""
+        """Return copies of the parameters, halves as float32."""
         return [np.array(array) for array in self._arrays]
 
     def write(self, arrays: Sequence[Array]) -> None:
@@ -63,27 +63,26 @@ class TreeModel(strategies.HostModel):
             mine[...] = array
 
     def list_rules(self) -> list[tuple[str, ps.Optimizer]]:
-        """Refuse: an optimizer of optax is a function."""
+        """Refuse: an optimizer of optax is a function, which servers cannot apply."""
         raise strategy.build_conversion_error()
 
     @property
     def steps_taken(self) -> int:
-        """How many steps the optimizer has taken."""
+        """The number of steps that the optimizer has taken."""
         return self._steps_taken
 
 
 @final
 class OnArrays(strategy.Exchange):
-    """Drives a strategy on host arrays.
+    """A strategy at work on host arrays.
 
     Args:
         runtime: The strategy.
-        name: What it is called.
-        ranks: Who takes part.
+        name: Its name, for messages.
+        ranks: The participants.
 
     Raises:
-        ValueError: The strategy takes steps itself, for which it needs a learning rate, and optax's optimizers do not
-            say theirs.
+        ValueError: The strategy takes steps itself. It needs a learning rate, which optax does not expose.
     """
 
     def __init__(self, runtime: strategies.StrategyRuntime, name: str, ranks: strategies.Ranks) -> None:
@@ -162,13 +161,13 @@ class OnArrays(strategy.Exchange):
         return self._travel(_GRADIENTS, gradients)
 
     def _travel(self, visitor: str, tree: object, count: object = None, before: object = None) -> object:
-        """Return what the host makes of a tree's floats.
+        """Return a tree with its floats changed by the host.
 
         Args:
-            visitor: What looks at them there.
-            tree: What travels.
-            count: How many steps are taken then; 0 between steps. None if the host need not know.
-            before: The parameters before the step; they do not come back.
+            visitor: The name of the function that changes them there.
+            tree: The tree whose floats travel.
+            count: The number of steps taken by then; 0 between steps. None if the host need not know.
+            before: The parameters before the step. They travel to the host only.
         """
         leaves, values, structure = trees.list_leaves(tree, "prepare_optimizer")
         chosen = [number for number, value in enumerate(values) if trees.is_inexact(value)]
@@ -185,7 +184,7 @@ class OnArrays(strategy.Exchange):
     # --- on the host --------------------------------------------------------------------------------------------------
 
     def visit_gradients(self, arrays: Sequence[tuple[trees.Leaf, Array]]) -> None:
-        """Put the gradients of all into this rank's."""
+        """Replace this rank's gradients by those of all ranks."""
         given, before, count = _unpack(arrays)
         self._begin(before, count)
         parts = [array for _, array in given]
@@ -195,7 +194,7 @@ class OnArrays(strategy.Exchange):
             part[...] = new
 
     def visit_parameters(self, arrays: Sequence[tuple[trees.Leaf, Array]]) -> None:
-        """Put what the strategy makes of the parameters into their place."""
+        """Replace the parameters by those that the strategy makes of them."""
         given, before, count = _unpack(arrays)
         self._begin(before, max(0, count - 1))
         model = TreeModel([array.reshape(leaf.shape) for leaf, array in given], count)
@@ -205,7 +204,7 @@ class OnArrays(strategy.Exchange):
             self._runtime.synchronize(model)
 
     def _begin(self, before: Sequence[Array], count: int) -> None:
-        """Show the strategy the parameters before its first step, once they are there."""
+        """Show the strategy the parameters before its first step, once they have arrived."""
         if before and not self._has_begun:
             self._has_begun = True
             self._runtime.begin(TreeModel(before, count))
@@ -214,8 +213,8 @@ class OnArrays(strategy.Exchange):
 def _unpack(
     arrays: Sequence[tuple[trees.Leaf, Array]],
 ) -> tuple[Sequence[tuple[trees.Leaf, Array]], Sequence[Array], int]:
-    """Return what comes back, the parameters before the step if they travelled too, and how many steps are taken
-    then."""
+    """Return the arrays that travel back, the parameters before the step if they came too, and the number of steps
+    taken by then."""
     if arrays[-1][0] != _COUNT:
         return arrays, (), 0
     *given, (_, counted) = arrays

@@ -1,15 +1,15 @@
-"""Parameter servers in JAX: an optimizer's ``update`` pushes to the servers, and returns what leads to the parameters
+"""Parameter servers in JAX: an optimizer's ``update`` pushes to the servers, and returns the step to the parameters
 that they have then. See `hocket.train.strategies.ps_client`.
 
-Who computes the step depends on the optimizer:
+The optimizer decides which process computes the step:
 
-- one of `hocket.ps` is applied by the servers, which keep its momentum and the like, one for all ranks;
-- one of optax is a function that only the rank can run. It computes the rank's step, with a state of the rank's own,
-  and the servers add it up.
+- Servers apply an optimizer of `hocket.ps`. They keep its momentum and the like, once for all ranks.
+- An optimizer of optax is a function that only the rank can run. The rank computes a step, with a state of its own, and
+  the servers add the step up.
 
-The parameters are on the servers from ``init`` on, which is called with those that training begins with. ``update``
-calls the host once, in the middle of the compiled step (`host_calls`). It begins the next step when it ends one: a
-program of JAX does not say when it uses parameters.
+``init`` puts the parameters on the servers; pass it the initial ones. ``update`` calls the host
+once, in the middle of the compiled step (`host_calls`). When it ends a step it begins the next, because a JAX program
+does not say when it uses parameters.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class ParameterServerState(NamedTuple):
     """
 
     count: Any
-    """How many steps were taken."""
+    """The number of steps taken."""
     inner: object
-    """The state of an optimizer of optax, the rank's own; of one that the servers apply, nothing."""
+    """The state of an optimizer of optax, each rank's own; empty for an optimizer that the servers apply."""
 
 
 class ServerOptimizer(NamedTuple):
-    """The result of `prepare_optimizer` for an optimizer of `hocket.ps`: it has the methods of optax's."""
+    """The result of `prepare_optimizer` for an optimizer of `hocket.ps`, with the methods of an optax optimizer."""
 
     init: Any
     update: Any
@@ -65,7 +65,7 @@ class Exchange(strategy.Exchange):
     def __init__(self, settings: parameter_server.OpenParameterServer, ranks: strategies.Ranks) -> None:
         self._client = ps_client.open_client(settings, "jax.JaxTrainer")
         self._made: dict[str, Any] = {}
-        """What the servers hold, by the leaves' names."""
+        """The variables on the servers, by the leaves' names."""
         self._pulled = ps_client.PulledWeights("Give them to a trainer of their own")
         _exchanges[worker_session.get_session("jax.JaxTrainer")] = self
         host_calls.add_visitor(_VISITOR, _visit)
@@ -83,7 +83,7 @@ class Exchange(strategy.Exchange):
             return self._step(jax.tree.map(_negate, steps), params, state._replace(inner=inner))
 
         def init(params: object) -> ParameterServerState:
-            self._make(params, ps.SGD(lr=1.0))  # which adds the steps up
+            self._make(params, ps.SGD(lr=1.0))  # the servers only add up the rank's steps
             return ParameterServerState(jnp.zeros((), jnp.int32), optimizer.init(params))
 
         return optimizer._replace(init=init, update=update)
@@ -103,11 +103,11 @@ class Exchange(strategy.Exchange):
         return ServerOptimizer(init, update)
 
     def synchronize(self, params: object, state: object) -> tuple[Any, Any]:
-        """Return what the servers have now."""
+        """Return the servers' current parameters."""
         leaves, values, structure = trees.list_leaves(params, "synchronize")
         if any(isinstance(value, jax.core.Tracer) for value in values):
             raise TypeError("With ParameterServer synchronize() asks the servers. Call it outside of jax.jit.")
-        jax.block_until_ready((params, state))  # the step that makes them pushes
+        jax.block_until_ready((params, state))  # the step that computes them must have pushed
         self._pulled.forget()
         found = [
             jnp.asarray(self._client.read(self._made[leaf.name]), value.dtype) if leaf.name in self._made else value
@@ -158,7 +158,7 @@ class Exchange(strategy.Exchange):
         self._client.enter_early()
 
     def take_step(self, arrays: Sequence[tuple[trees.Leaf, npt.NDArray[Any]]]) -> None:
-        """Push gradients, and put into their place what the parameters have become."""
+        """Push gradients, and replace them by the parameters that the servers have then."""
         *gradients, (_, squares), (_, count) = arrays
         if not self._made:
             raise ValueError(
@@ -200,7 +200,7 @@ def _check(state: object, params: object) -> None:
 
 
 def _sum_squares(param: Any) -> Any:
-    """Return the sum of the squares of a parameter's elements; NaN for halves, which are rounded, and complex ones."""
+    """Return the sum of a parameter's squared elements; NaN for halves, which are rounded, and complex numbers."""
     if str(param.dtype) not in ("float32", "float64"):
         return jnp.float32(jnp.nan)
     return jnp.sum(jnp.square(param)).astype(jnp.float32)

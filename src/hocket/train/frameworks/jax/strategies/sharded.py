@@ -1,13 +1,13 @@
 """`hocket.train.strategies.Sharded` in JAX: one program over the devices of all ranks.
 
-Parameters and batches are global arrays, and each rank has its part of them; what a step computes with parts, and which
-collectives that takes, XLA finds. A loss is then the mean over the rows of the whole batch in every rank, and its
-gradient the gradient of that, so an optimizer has nothing to average. What is left to do is to say how values are
-spread: parameters once, and in a compiled step gradients, updates and the optimizer's state, which XLA would else
-spread as it likes.
+Parameters and batches are global arrays, and each rank has its part of them. XLA decides what a step computes with
+parts, and which collectives that takes. A loss is then the mean over the rows of the whole batch in every rank, and the
+gradient is that of this mean. So an optimizer has nothing to average. This module only says how values are spread:
+parameters once, and in a compiled step gradients, updates and the optimizer's state, which XLA would otherwise spread
+as it likes.
 
-A value of an optimizer's state belongs to a parameter if it has its shape and if its path ends with the parameter's:
-``0/mu/dense/kernel`` goes with ``dense/kernel``. Others, such as the number of steps, are replicated.
+A value of an optimizer's state belongs to a parameter if it has the parameter's shape, and its path ends with the
+parameter's: ``0/mu/dense/kernel`` belongs to ``dense/kernel``. Others, such as the number of steps, are replicated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hocket.train.frameworks.jax.strategies import strategy
 
 @final
 class Exchange(strategy.Exchange):
-    """Knows how each parameter is spread."""
+    """`Sharded` at work in JAX, with the sharding of each parameter."""
 
     needs_equal_rows = True
 
@@ -38,7 +38,7 @@ class Exchange(strategy.Exchange):
         self._settings = settings
         self._parts = settings.locate_batch(ranks.rank, ranks.world_size)[1]
         self._known: dict[tuple[str, tuple[int, ...]], NamedSharding] = {}
-        """By a parameter's name and shape."""
+        """The shardings of parameters, by name and shape."""
         self._account = spread_usage.Account(settings)
 
     @functools.cached_property
@@ -66,8 +66,8 @@ class Exchange(strategy.Exchange):
         ]
 
     def _plan(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, meshes.Layout]:
-        """Return the layouts of values that are not known yet. One of an optimizer whose name ends with a parameter's,
-        such as the sums over rows that it keeps of one, may have a shape that the parameter's rule does not fit."""
+        """Return the layouts of values that are not known yet. A parameter's rule may not fit a value that an optimizer
+        keeps of it, such as sums over its rows; that value is replicated."""
         beside = {name for name in shapes if any(name.endswith(f"/{known}") for known, _ in self._known)}
         ruled = {name: shape for name, shape in shapes.items() if name not in beside}
         layouts = spreading.plan(self._settings, self._mesh, ruled, is_first=not self._known) if ruled else {}
@@ -122,7 +122,7 @@ class Exchange(strategy.Exchange):
             )
 
     def _constrain(self, tree: object, *, rest: bool = False) -> Any:
-        """Say how the values of a tree that belong to parameters are spread; or, with `rest`, those of all."""
+        """Constrain how a tree's values are spread: those that belong to parameters or, with `rest`, all."""
 
         def constrain(path: Any, value: object) -> object:
             if not hasattr(value, "shape") or trees.is_key(value):
@@ -135,7 +135,7 @@ class Exchange(strategy.Exchange):
         return jax.tree_util.tree_map_with_path(constrain, tree)
 
     def _find(self, name: str, shape: tuple[int, ...]) -> NamedSharding | None:
-        """Return how the parameter is spread whose name ends a name."""
+        """Return the sharding of the parameter with whose name a name ends; None if there is none."""
         while True:
             if (name, shape) in self._known:
                 return self._known[name, shape]
@@ -157,5 +157,5 @@ class Exchange(strategy.Exchange):
 
 
 def gather(value: object) -> Any:
-    """Return an array that is spread over ranks as numpy's; any other as it is."""
+    """Return a spread array as a whole numpy array, and any other value unchanged."""
     return backend.gather(value) if trees.is_spread(value) else value

@@ -1,8 +1,8 @@
-"""The override of a strategy in JAX: its effect on gradients, and on an optimizer.
+"""The base of a strategy's override in JAX: its effect on gradients, and on an optimizer.
 
-JAX's programs are functions, so an override keeps nothing: what it must remember between steps is in the optimizer's
-state, which the program carries along, and which is saved with it. What has no override works on host arrays
-(`on_arrays`).
+JAX's programs are functions, so an override keeps nothing between steps itself. It puts such values into the
+optimizer's state, which the program carries along, and which is saved with it. A strategy without an override works on
+host arrays (`on_arrays`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from hocket.train.frameworks.jax import trees
 class Exchange(strategies.NativeStrategy):
     """A strategy at work in one rank, on pytrees.
 
-    If there are several ranks they are joined: `hocket.train.world.get_world` is theirs.
+    If there are several ranks, they are joined: `hocket.train.world.get_world` returns their collectives.
 
-    Its methods are called while JAX traces a program, or outside of one, in all ranks in the same order.
+    The methods are called while JAX traces a program, or outside a program, in all ranks in the same order.
     """
 
     needs_equal_rows: bool = False
-    """Whether a batch must have as many rows in all ranks."""
+    """Whether a batch must have the same number of rows in all ranks."""
 
     is_prepared: bool = False
     """Whether an optimizer was prepared."""
@@ -61,13 +61,13 @@ class Exchange(strategies.NativeStrategy):
 
     @abc.abstractmethod
     def adapt_optimizer(self, optimizer: object) -> Any:
-        """Return the optimizer that the rank steps with; of the same type, with another ``init`` and ``update``."""
+        """Return the optimizer with which the rank steps: of the same type, with another ``init`` and ``update``."""
 
     def adapt_server_optimizer(self, optimizer: ps.Optimizer) -> Any:
-        """Return an optimizer, as optax has them, whose steps the servers take.
+        """Return an optimizer in optax's form. The servers take its steps.
 
         Raises:
-            TypeError: There are no servers.
+            TypeError: The strategy has no servers.
         """
         raise TypeError(
             f"prepare_optimizer() received {optimizer!r}, which servers apply, but the strategy has no servers. Use "
@@ -76,40 +76,38 @@ class Exchange(strategies.NativeStrategy):
 
     @property
     def random_rank(self) -> int | None:
-        """The rank's number in random keys of its own, if not its own number: where ranks compute one program
-        together, all must have the same. Default: None."""
+        """The rank's number in its own random keys, if it differs from the rank. Ranks that compute one program
+        together must all have the same number. Default: None."""
         return None
 
     def place_params(self, leaves: Sequence[trees.Leaf], values: Sequence[object]) -> list[Any]:
-        """Return values that are equal in all ranks as the rank trains them. All ranks call it. Default: as they are.
+        """Return values that are equal in all ranks as the rank trains them. All ranks call it. Default: unchanged.
 
         Args:
-            leaves: What they are.
+            leaves: The descriptions of the values.
             values: Arrays, or random keys.
 
         Raises:
-            ValueError: They cannot be kept so.
+            ValueError: The values cannot be placed so.
         """
         return list(values)
 
     def place_batch(self, arrays: Sequence[object], device: object) -> list[Any]:
-        """Return the rank's rows of a batch, given as numpy's, as a step computes with them. Default: on the rank's
-        device."""
+        """Return the rank's rows of a batch, given as numpy arrays, ready for a step. Default: on the rank's device."""
         found: list[Any] = jax.device_put(list(arrays), device)
         return found
 
     def read_rows(self, array: object) -> Any:
-        """Return what a step made of a batch, row by row, as the rank's own rows. All ranks call it. Default: as it
-        is."""
+        """Return the rank's own rows of an array that a step made of a batch. All ranks call it. Default: the array."""
         return array
 
     def synchronize(self, params: object, state: object) -> tuple[Any, Any]:
-        """Return parameters that are equal in all ranks, and the optimizer's state to go on with."""
+        """Return parameters that are equal in all ranks, and the optimizer's state that goes with them."""
         return params, state
 
 
 def build_conversion_error() -> ValueError:
-    """Return the error of an optimizer that servers cannot apply."""
+    """Return the error for an optimizer that servers cannot apply."""
     return ValueError(
         "An optimizer of optax is a function, which servers cannot apply. Give prepare_optimizer() one of hocket.ps, "
         "with strategy=ParameterServer()."

@@ -1,8 +1,8 @@
 """The strategies of `hocket.train.strategies` in PyTorch.
 
-`strategy` has what an override does; `all_reduce`, `local_sgd` and `parameter_server` (with `tables` and
-`served_optimizers`) are three of them, on torch's own tensors; `on_arrays` drives any other strategy. `averaging`,
-`sharding` and `closures` are what they share.
+`strategy` has the base class of overrides. `all_reduce`, `local_sgd` and `parameter_server` (with `tables` and
+`served_optimizers`) are overrides on torch's own tensors; `on_arrays` drives any other strategy. Several of them share
+`averaging`, `sharding` and `closures`.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ MODULES: Final[Mapping[type[strategies.Strategy], str]] = {
     strategies.Sharded: f"{__name__}.sharded",
     strategies.ParameterServer: f"{__name__}.parameter_server",
 }
-"""Where a strategy's own way is. A run has one, so it is imported by name, on use; `Sharded` brings `hocket.mesh` and a
-second and a half of torch's own."""
+"""The module of each override. A run needs only one, so it is imported by name on use; `Sharded` imports `hocket.mesh`,
+and modules of torch's for a second and a half."""
 
 OVERRIDES: Final[Mapping[type[strategies.Strategy], Callable[[Any, strategies.Ranks], Exchange]]] = {
     parameter_server.OpenParameterServer if kind is strategies.ParameterServer else kind: contract.open_late(module)
     for kind, module in MODULES.items()
 }
-"""Which strategies PyTorch has a way of its own for: DistributedDataParallel's hooks, meetings on the tensors' device,
-and tables by rows."""
+"""The strategies with an override in PyTorch: DistributedDataParallel's hooks, meetings on the tensors' device, and
+tables by rows."""
 
 
 def open_exchange(settings: strategies.Strategy, ranks: strategies.Ranks) -> Exchange:
-    """Begin what a strategy describes in one rank: PyTorch's own way, or on host arrays."""
+    """Open a strategy in one rank: with PyTorch's override if there is one, otherwise on host arrays."""
     override = OVERRIDES.get(type(settings))
     if override is not None:
         return override(settings, ranks)

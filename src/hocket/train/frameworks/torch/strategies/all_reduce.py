@@ -15,28 +15,28 @@ from hocket.train.frameworks.torch.strategies import closures, sharding, strateg
 
 _HOOKS: Final[Mapping[str, Callable[..., object]]] = {
     "fp16": default_hooks.fp16_compress_hook,
-    # DistributedDataParallel refuses this one by its name where there is no NCCL, but it works with every backend that
-    # adds bfloat16.
+    # DistributedDataParallel refuses this hook, by its name, without NCCL, but it works with every backend that adds
+    # bfloat16.
     "bf16": lambda group, bucket: default_hooks.bf16_compress_hook(group, bucket),  # noqa: PLW0108 (so it has no name)
 }
 
 
 class _Plan(NamedTuple):
-    """The parts that a step of an optimizer goes through."""
+    """The parameters and wrappers in a step of an optimizer."""
 
     parameters: list[Any]
-    """What it steps."""
+    """The parameters that it steps."""
     wrappers: list[wrapping.Wrapper]
-    """Of the models that it steps."""
+    """The wrappers of models that it steps."""
     outside: list[torch.Tensor]
-    """Its parameters that none of them covers: their gradients are averaged before the step."""
+    """Its parameters that no wrapper covers: their gradients are averaged before the step."""
     is_sharded: bool
-    """Whether it steps a model that is sharded."""
+    """Whether it steps a sharded model."""
 
 
 @final
 class Exchange(strategy.Exchange):
-    """DistributedDataParallel does everything in the backward pass."""
+    """`AllReduce` at work: DistributedDataParallel averages gradients in the backward pass."""
 
     averages_others = True
 
@@ -44,15 +44,15 @@ class Exchange(strategy.Exchange):
         self._settings = settings
         self._ranks = ranks
         self._sharing: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        """The prepared optimizers that decide by the loss."""
+        """The prepared optimizers that use the loss for decisions."""
         self._alike = strategies.Alike.ALL
-        #: The wrappers, each as long as a program has it, and the models that are sharded.
+        #: The wrappers, each as long as a program has it, and the sharded models.
         self._wrappers: list[weakref.ref[wrapping.Wrapper]] = []
         self._sharded: list[weakref.ref[torch.nn.Module]] = []
-        #: The optimizers whose `zero_grad` is followed.
+        #: The optimizers with a hook on `zero_grad`.
         self._zeroing: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._outside = closures.Outside(ranks.world_size)
-        #: The plan of each optimizer, and of which parameters and makings of wrappers it is.
+        #: The plan of each optimizer, with the parameters and the wrappers' generations for which it was made.
         self._plans: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[object, _Plan]] = (
             weakref.WeakKeyDictionary()
         )
@@ -154,7 +154,7 @@ class Exchange(strategy.Exchange):
         models = self._list_sharded()
         sharded = {one for model in models for one in model.parameters()}
         plan = _Plan(parameters, wrappers, [], not sharded.isdisjoint(parameters))
-        if everyone or models:  # also of an optimizer that steps none of them
+        if everyone or models:  # even if the optimizer steps none of them
             left = {one for wrapper in everyone for one in wrapper.list_ignored()}
             plan.outside.extend(
                 one

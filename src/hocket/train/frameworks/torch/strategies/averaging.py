@@ -14,14 +14,14 @@ Tensor = TypeVar("Tensor", bound=torch.Tensor)
 
 
 def widen(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype to add up in: halves lose too much."""
+    """Return the dtype in which tensors are added up. Sums of halves would lose too much."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 @torch.no_grad()
 def compute_means(tensors: Sequence[torch.Tensor], world_size: int) -> list[torch.Tensor]:
-    """Return the mean over all ranks of each tensor, which may be a view of a larger one. One collective a dtype. Every
-    rank must give tensors of the same shapes in the same order."""
+    """Return the mean over all ranks of each tensor, which may be a view of a larger one. One collective per dtype. All
+    ranks must pass tensors of the same shapes in the same order."""
     means: dict[int, torch.Tensor] = {}
     for dtype in dict.fromkeys(widen(tensor.dtype) for tensor in tensors):
         members = [number for number, tensor in enumerate(tensors) if widen(tensor.dtype) == dtype]
@@ -36,8 +36,8 @@ def compute_means(tensors: Sequence[torch.Tensor], world_size: int) -> list[torc
 
 @torch.no_grad()
 def compute_sparse_mean(parameter: torch.Tensor, world_size: int) -> torch.Tensor:
-    """Return the mean over all ranks of a parameter's gradient, as sparse as the ranks' are. A rank that has none
-    counts as zero."""
+    """Return the mean over all ranks of a parameter's gradient, as sparse as the ranks' gradients. A rank without a
+    gradient counts as zero."""
     if parameter.grad is not None and not parameter.grad.is_sparse:
         raise ValueError(
             f"The gradient of a parameter of shape {tuple(parameter.shape)} is dense in this rank and sparse in "
@@ -51,9 +51,9 @@ def compute_sparse_mean(parameter: torch.Tensor, world_size: int) -> torch.Tenso
 
 @torch.no_grad()
 def copy_from_first(tensors: Iterable[torch.Tensor]) -> None:
-    """Give all ranks rank 0's values. One collective a dtype. What has no values yet (on the meta device) or is split
-    already is left alone."""
-    whole = [t.detach() for t in tensors if not t.is_meta and not hasattr(t, "full_tensor")]  # which a DTensor has
+    """Give all ranks rank 0's values. One collective per dtype. Tensors without values (on the meta device), and those
+    that are already split, are left alone."""
+    whole = [t.detach() for t in tensors if not t.is_meta and not hasattr(t, "full_tensor")]  # a DTensor has it
     for dtype in dict.fromkeys(tensor.dtype for tensor in whole):
         members = [tensor for tensor in whole if tensor.dtype == dtype]
         flat = torch.cat([tensor.reshape(-1) for tensor in members])
@@ -64,13 +64,13 @@ def copy_from_first(tensors: Iterable[torch.Tensor]) -> None:
 
 @torch.no_grad()
 def average_gradients(parameters: Sequence[Tensor], wanted: Sequence[bool], world_size: int) -> list[Tensor]:
-    """Put the mean gradient into each rank, of the parameters for which any rank wants it; return these. One that only
-    some ranks have a gradient of counts as zero in the others.
+    """Give each rank the mean gradient of the parameters for which any rank wants it; return these parameters. Ranks
+    without a gradient for one count as zero.
 
     Args:
-        parameters: The same in all ranks.
-        wanted: Of which of them this rank's gradient is its own.
-        world_size: How many ranks there are.
+        parameters: The parameters; the same in all ranks.
+        wanted: For each, whether this rank's gradient is its own and is to be averaged.
+        world_size: The number of ranks.
     """
     if world_size == 1 or not parameters:
         return []
@@ -90,14 +90,14 @@ def average_gradients(parameters: Sequence[Tensor], wanted: Sequence[bool], worl
         if parameter.grad is None:
             parameter.grad = mean.to(parameter.dtype)
         else:
-            parameter.grad.copy_(mean)  # it may be a view of what DistributedDataParallel sends
+            parameter.grad.copy_(mean)  # in place: it may be a view of memory that DistributedDataParallel sends
     for parameter in sparse:
         parameter.grad = compute_sparse_mean(parameter, world_size)
     return [*dense, *sparse]
 
 
 def is_any(flag: bool, device: torch.device, world_size: int) -> bool:
-    """Tell whether a flag is set in any rank. All ranks call it."""
+    """Return whether a flag is set in any rank. All ranks call it."""
     if world_size == 1:
         return flag
     found = torch.tensor(float(flag), device=device)
@@ -107,11 +107,11 @@ def is_any(flag: bool, device: torch.device, world_size: int) -> bool:
 
 @torch.no_grad()
 def require_equal(tensors: Sequence[torch.Tensor], what: str) -> None:
-    """Raise in all ranks if one has other values than rank 0.
+    """Raise in all ranks if any tensor differs from rank 0's.
 
     Args:
-        tensors: The same in all ranks.
-        what: What they are, for the message.
+        tensors: The tensors; the same list in all ranks.
+        what: The tensors' description, for the message.
     """
     mine = [tensor.detach().clone() for tensor in tensors]
     copy_from_first(mine)
@@ -129,21 +129,21 @@ def require_equal(tensors: Sequence[torch.Tensor], what: str) -> None:
 
 @final
 class _ShareBuffers:
-    """A hook after forward passes."""
+    """A hook after forward passes. It gives all ranks rank 0's buffers."""
 
     def __init__(self) -> None:
-        #: How often each buffer had been written into after the last forward pass.
+        #: How often each buffer had been changed by the end of the last forward pass.
         self._versions: list[int] = []
 
     @torch_internals.skip_compiler
     def __call__(self, called: Any, args: object, result: object) -> None:
         if not called.training or torch_internals.is_joined(called):
             return
-        ignored: Iterable[str] = getattr(called, "parameters_to_ignore", ())  # of DDP, as the next two
+        ignored: Iterable[str] = getattr(called, "parameters_to_ignore", ())  # of DDP, as the next two attributes
         inner = called.module if ignored else called
         buffers = [buffer for name, buffer in inner.named_buffers() if name not in ignored]
-        # In no_sync the ranks meet for what a forward pass has changed, since the program may evaluate before the next
-        # one. With find_unused_parameters that may be another matter in each rank.
+        # In no_sync the ranks meet for buffers that a forward pass has changed, since the program may evaluate before
+        # the next pass. With find_unused_parameters, the change may differ between ranks.
         is_due = getattr(called, "require_backward_grad_sync", True) or called.find_unused_parameters
         if is_due or _read_versions(buffers) != self._versions:
             copy_from_first(buffer.data for buffer in buffers)
@@ -155,7 +155,7 @@ def _read_versions(tensors: Iterable[torch.Tensor]) -> list[int]:
 
 
 def share_buffers(model: torch.nn.Module) -> Any:
-    """Have all ranks have rank 0's buffers after each forward pass that trains, such as the means of a batch
-    normalization; return what ends that, by its ``remove()``. DistributedDataParallel does so before the next one, so
-    that what ranks evaluate or save in between differs."""
+    """Give all ranks rank 0's buffers, such as the means of a batch normalization, after each forward pass that trains.
+    Return a handle, which ends that with ``remove()``. DistributedDataParallel itself shares buffers before the next
+    pass, so ranks would evaluate or save different ones in between."""
     return model.register_forward_hook(_ShareBuffers())

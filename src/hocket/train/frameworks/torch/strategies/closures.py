@@ -1,5 +1,5 @@
-"""Closures: functions that an optimizer's ``step`` is given and calls to compute gradients, once or, as LBFGS does,
-several times; and what is done to gradients after them."""
+"""Closures: functions with which an optimizer's ``step`` computes gradients, once or, as in LBFGS, several times; and
+changes of gradients after each call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hocket.train.frameworks.torch.strategies import averaging
 
 Closure: TypeAlias = Callable[[], Any]
 Arguments: TypeAlias = tuple[tuple[object, ...], dict[str, object]]
-"""Of a step, as a hook before it sees and returns them."""
+"""The arguments of a step, as a hook before it sees and returns them."""
 
 
 def get_optional_closure(args: tuple[object, ...], kwargs: Mapping[str, Any]) -> Closure | None:
@@ -23,13 +23,13 @@ def get_optional_closure(args: tuple[object, ...], kwargs: Mapping[str, Any]) ->
 
 
 def replace_closure(args: tuple[object, ...], kwargs: Mapping[str, object], closure: Closure) -> Arguments:
-    """Return the arguments of a step with another closure, as such a hook returns them."""
+    """Return the arguments of a step with another closure, in the form in which such a hook returns them."""
     return args[:1], {**kwargs, "closure": closure}
 
 
 def run_closure(args: tuple[object, ...], kwargs: dict[str, object]) -> Arguments | None:
-    """Call the closure that a step is given, which computes the gradients; return the step's arguments with its loss,
-    or None if there is no closure."""
+    """Call a step's closure, which computes the gradients; return the step's arguments with its loss, or None without a
+    closure."""
     closure = get_optional_closure(args, kwargs)
     if closure is None:
         return None
@@ -41,8 +41,8 @@ def run_closure(args: tuple[object, ...], kwargs: dict[str, object]) -> Argument
 def follow_closure(
     args: tuple[object, ...], kwargs: Mapping[str, object], change: Callable[[], object]
 ) -> Arguments | None:
-    """Have `change` be called each time that the closure of a step has computed gradients; return the step's arguments
-    for that, or None if there is no closure."""
+    """Call `change` each time that a step's closure has computed gradients; return the step's arguments for that, or
+    None if there is no closure."""
     closure = get_optional_closure(args, kwargs)
     if closure is None:
         return None
@@ -56,7 +56,7 @@ def follow_closure(
 
 
 def average_loss(loss: object, device: torch.device, world_size: int) -> object:
-    """Return the mean over all ranks of what a closure returns: a number, a tensor of one, or None in all of them."""
+    """Return the mean over all ranks of a closure's result: a number, a tensor with one, or None in all ranks."""
     if loss is None or world_size == 1:
         return loss
     (mean,) = averaging.compute_means([torch.as_tensor(loss, device=device)], world_size)
@@ -64,16 +64,16 @@ def average_loss(loss: object, device: torch.device, world_size: int) -> object:
 
 
 def share_loss(optimizer: torch.optim.Optimizer, arguments: Arguments, world_size: int) -> Arguments | None:
-    """Have LBFGS decide by the mean loss how far to go: by its own each rank would go another way, with the same
-    gradients.
+    """Make LBFGS use the mean loss to decide how far to go. With its own loss each rank would go another way, with the
+    same gradients.
 
     Args:
-        optimizer: Any.
-        arguments: Of its step.
-        world_size: How many ranks there are.
+        optimizer: Any optimizer.
+        arguments: The arguments of its step.
+        world_size: The number of ranks.
 
     Returns:
-        Other arguments; None if the optimizer does not decide by the loss.
+        The new arguments; None if the optimizer does not decide by the loss.
     """
     closure = get_optional_closure(*arguments)
     if closure is None or world_size == 1 or not isinstance(optimizer, torch.optim.LBFGS):
@@ -84,11 +84,11 @@ def share_loss(optimizer: torch.optim.Optimizer, arguments: Arguments, world_siz
 
 @final
 class Outside:
-    """Parameters of optimizers that no prepared model has, such as a temperature beside the model: averages their
-    gradients before each step. They must begin equal in all ranks.
+    """Parameters of optimizers that no prepared model has, such as a temperature beside the model. Their gradients are
+    averaged before each step. They must begin equal in all ranks.
 
     Args:
-        world_size: How many ranks there are.
+        world_size: The number of ranks.
     """
 
     def __init__(self, world_size: int) -> None:
@@ -102,7 +102,7 @@ class Outside:
         args: tuple[object, ...],
         kwargs: Mapping[str, object],
     ) -> Arguments | None:
-        """Average the gradients; return other arguments for the step, or None, as a hook before it does."""
+        """Average the gradients; return new arguments for the step, or None, as a hook before it does."""
         if not outside:
             return None
         seen = self._seen.setdefault(optimizer, [])

@@ -1,6 +1,6 @@
 """Local SGD in PyTorch: the ranks step on their own, and meet now and then.
 
-`hocket.train.strategies.local_sgd` says what happens at a meeting.
+`hocket.train.strategies.local_sgd` describes a meeting.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from hocket.train import strategies
 from hocket.train.frameworks.torch.strategies import averaging, closures, strategy
 
 STATE_KEY: Final = "hocket.local_sgd"
-"""Where an optimizer's ``state_dict`` has what belongs to the meetings. Other strategies, and plain torch, load such a
-dict and ignore it."""
+"""The key of the meetings' state in an optimizer's ``state_dict``. Other strategies, and plain torch, ignore it."""
 
 
 @final
 class Exchange(strategy.Exchange):
-    """One `_Meetings` for each optimizer. Its work before a step is a hook's, which sees closures too."""
+    """`LocalSGD` at work. Each optimizer has `_Meetings`, which use a hook before a step to see closures."""
 
     needs_optimizer = True
     shares_gradients = False
@@ -85,7 +84,7 @@ def _build_outer(
 
 
 def list_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Return what an optimizer changes, in its order."""
+    """Return the parameters that an optimizer changes, in its order."""
     return [p for p in _list_all(optimizer) if p.requires_grad]
 
 
@@ -95,7 +94,7 @@ def _list_all(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 @final
 class _Meetings:
-    """Counts an optimizer's steps, and brings the ranks together."""
+    """The counter of an optimizer's steps. It makes the ranks meet."""
 
     def __init__(
         self,
@@ -111,15 +110,15 @@ class _Meetings:
         #: The parameters that are known to have begun equal in all ranks.
         self._seen = set(list_parameters(optimizer))
         self._count = 0
-        #: Steps since the last meeting that the ranks took each for itself.
+        #: The number of steps since the last meeting, which each rank took by itself.
         self._apart = 0
         #: The parameters that those steps have changed; some may be frozen by now.
         self._moved: set[torch.Tensor] = set()
         #: Whether the models may differ: by those steps, or in their buffers.
         self._may_differ = False
-        #: By parameter, what the ranks had in common last, as wide as its mean; empty without an outer optimizer.
+        #: By parameter, the ranks' last common values, as wide as their mean; empty without an outer optimizer.
         self._anchors: dict[torch.Tensor, torch.Tensor] = {}
-        #: How many of them were given to the outer optimizer together, each time.
+        #: How many anchors the outer optimizer got together, each time.
         self._added: list[int] = []
         self.outer: torch.optim.Optimizer | None = None
         #: The loaded state that waits for the anchors.
@@ -132,11 +131,11 @@ class _Meetings:
 
     @property
     def is_over(self) -> bool:
-        """Whether no step was taken since the last meeting that the ranks took each for itself."""
+        """Whether each rank has taken no step by itself since the last meeting."""
         return not self._apart
 
     def _begin_step(self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
-        """Called before ``step``; return other arguments for it, or None."""
+        """Begin a step: return new arguments for it, or None. Called before ``step``."""
         new = [one for one in list_parameters(optimizer) if one not in self._seen]
         if new and self._world_size > 1:
             averaging.require_equal(new, "parameters that were added later")
@@ -182,8 +181,8 @@ class _Meetings:
 
     @torch.no_grad()
     def _drop_anchors(self) -> None:
-        """Note where each parameter is that has no anchor yet: before the first step, and those that were added since.
-        Those that the program has set since a meeting begin anew."""
+        """Keep the value of each parameter that has no anchor yet: before the first step, and for parameters added
+        later. If the program has set a parameter since a meeting, its anchor begins anew."""
         if self._loaded is not None:
             self._restore_outer(self._loaded)
             self._loaded = None
@@ -234,7 +233,7 @@ class _Meetings:
         mine: dict[str, object] = {"count": self._count, "apart": self._apart}
         if self.outer is not None:
             mine["outer"] = self.outer.state_dict()
-            mine["anchors"] = list(self._anchors.values()) if self._apart else None  # else they are the weights
+            mine["anchors"] = list(self._anchors.values()) if self._apart else None  # otherwise they equal the weights
             places = {p: place for place, p in enumerate(_list_all(optimizer))}
             if all(p in places for p in self._anchors):
                 rest = iter(self._anchors)
@@ -254,13 +253,13 @@ class _Meetings:
         self._loaded = mine
 
     def _restore_outer(self, state: Mapping[str, Any]) -> None:
-        """Give the outer optimizer the parameters that it had, as they came to it, and its state."""
+        """Give the outer optimizer its former parameters, in the order in which it got them, and its state."""
         if "outer" not in state:
             return
         parameters = _list_all(self._optimizer)
         for places in state.get("added") or ():
             self._add_anchors([parameters[place] for place in places])
-        if self.outer is None:  # saved by an earlier version
+        if self.outer is None:  # an earlier version saved the state
             self._add_anchors(list_parameters(self._optimizer))
         assert self.outer is not None, "the anchors are there"
         self.outer.load_state_dict(state["outer"])

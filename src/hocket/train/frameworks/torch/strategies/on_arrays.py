@@ -30,21 +30,21 @@ _OPS = {
 
 @final
 class GroupCollectives:
-    """The collectives of torch's default process group, on numpy arrays. An array is reduced where it lies."""
+    """The collectives of torch's default process group, on numpy arrays, which are reduced in place."""
 
     def __init__(self) -> None:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
 
     def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM) -> None:
-        """Put the sum of all ranks' arrays, or what `op` makes of them, into each."""
+        """Put the sum of all ranks' arrays, or the result of `op`, into each."""
         world.check_op(world.flatten(array), op)
         tensor = _as_tensor(array)
         dist.all_reduce(tensor, dist.ReduceOp.SUM if op is ReduceOp.MEAN else _OPS[op])
         _put_back(array, tensor / self.size if op is ReduceOp.MEAN else tensor)
 
     def broadcast(self, array: Array, root: int = 0) -> None:
-        """Put the root's array into that of each rank."""
+        """Put the root's array into each rank's."""
         world.flatten(array)
         if not 0 <= root < self.size:
             raise ValueError(f"root must be one of the {self.size} ranks from 0, but received {root!r}.")
@@ -53,7 +53,7 @@ class GroupCollectives:
         _put_back(array, tensor)
 
     def all_gather_object(self, value: object) -> list[Any]:
-        """Return what each rank gave, by rank."""
+        """Return all ranks' values, by rank."""
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, value)
         return found
@@ -64,7 +64,7 @@ class GroupCollectives:
 
 
 def _as_tensor(array: Array) -> torch.Tensor:
-    """Return an array's values as a tensor: the same memory, if numpy's dtype is one of torch's."""
+    """Return an array's values as a tensor: the same memory, if torch has numpy's dtype."""
     try:
         tensor = torch.from_numpy(array)
     except TypeError:  # bfloat16, which numpy has from another package
@@ -82,15 +82,15 @@ class TorchModel(strategies.HostModel):
     """The parameters of an optimizer, as host arrays.
 
     Args:
-        optimizer: It may get more parameters later.
-        names: What each parameter is called.
+        optimizer: The optimizer. It may get more parameters later.
+        names: The name of each parameter.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str]) -> None:
         self._optimizer = optimizer
         self._names = names
         self.count = 0
-        """Steps that were taken."""
+        """The number of steps taken."""
 
     @property
     def parameters(self) -> list[torch.Tensor]:
@@ -103,7 +103,7 @@ class TorchModel(strategies.HostModel):
         return [tuple(p.shape) for p in self.parameters]
 
     def read(self) -> list[Array]:
-        """Return copies of the parameters; of halves as float32."""
+        """Return copies of the parameters, halves as float32."""
         return [np.array(tables.to_array(p)) for p in self.parameters]
 
     @torch.no_grad()
@@ -114,7 +114,7 @@ class TorchModel(strategies.HostModel):
             parameter.copy_(torch.from_numpy(np.ascontiguousarray(array)))
 
     def list_rules(self) -> list[tuple[str, ps.Optimizer]]:
-        """Return each parameter's name, and what does on a server as the optimizer does."""
+        """Return each parameter's name, and the servers' equivalent of the optimizer for it."""
         return [
             (self._names[parameter], served_optimizers.convert(self._optimizer, group))
             for group in self._optimizer.param_groups
@@ -124,18 +124,18 @@ class TorchModel(strategies.HostModel):
 
     @property
     def steps_taken(self) -> int:
-        """How many steps the optimizer has taken here."""
+        """The number of steps that the optimizer has taken here."""
         return self.count
 
 
 @final
 class OnArrays(strategy.Exchange):
-    """Drives a strategy on host arrays.
+    """A strategy at work on host arrays.
 
     Args:
         runtime: The strategy, for the first optimizer.
-        name: What it is called.
-        ranks: Who takes part.
+        name: Its name, for messages.
+        ranks: The participants.
     """
 
     needs_optimizer = True
@@ -147,9 +147,9 @@ class OnArrays(strategy.Exchange):
         self.shares_gradients = False
         self._models: list[torch.nn.Module] = []
         self._driven: dict[torch.optim.Optimizer, tuple[strategies.StrategyRuntime, TorchModel]] = {}
-        #: Whether gradients come in the step that runs, from a closure.
+        #: Whether a closure computes the gradients in the current step.
         self._has_closure = False
-        #: Gradients of a step that the strategy takes.
+        #: Parameters and gradients, hidden from torch in a step that the strategy takes.
         self._aside: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def adapt_model(
@@ -207,7 +207,7 @@ class OnArrays(strategy.Exchange):
 
     @torch.no_grad()
     def _change_gradients(self, optimizer: torch.optim.Optimizer) -> None:
-        """Have the gradients go through the strategy."""
+        """Pass the gradients through the strategy."""
         runtime, driven = self._driven[optimizer]
         if not (runtime.averages_gradients or runtime.takes_steps):
             return
@@ -215,7 +215,7 @@ class OnArrays(strategy.Exchange):
         numbers = [number for number, p in enumerate(everything) if p.grad is not None]
         if self._ranks.world_size > 1 and runtime.averages_gradients and not runtime.takes_steps:
             used = np.array([float(p.grad is not None) for p in everything])
-            self._ranks.world.all_reduce(used)  # one that only some ranks used counts as zero in the others
+            self._ranks.world.all_reduce(used)  # ranks without a gradient that another has count as zero
             numbers = [number for number, count in enumerate(used) if count]
         given = [everything[number] for number in numbers]
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in given]
@@ -233,7 +233,7 @@ class OnArrays(strategy.Exchange):
                 parameter.copy_(new)
                 assert parameter.grad is not None, "it was chosen"
                 self._aside.append((parameter, parameter.grad))
-                parameter.grad = None  # so that torch does nothing
+                parameter.grad = None  # torch's own step then changes nothing
             else:
                 parameter.grad = new
 

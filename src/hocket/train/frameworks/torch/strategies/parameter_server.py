@@ -1,12 +1,12 @@
-"""Parameter servers in PyTorch: a step pushes the gradients to the servers, and pulls what the parameters have become.
+"""Parameter servers in PyTorch: a step pushes the gradients to the servers, and pulls the new parameters.
 
 See `hocket.train.strategies.ps_client`.
 
-The optimizer stays torch's own object, so that schedulers, parameter groups and ``state_dict`` work. Before its
-``step`` the gradients are pushed and set aside, so that torch finds none and does nothing; after it the parameters are
-pulled, and the gradients are back.
+The optimizer stays torch's own object, so schedulers, parameter groups and ``state_dict`` work. Before its ``step`` the
+gradients are pushed and set aside, so torch finds none and does nothing. Then parameters are pulled, and gradients put
+back.
 
-A rank's parameters are copies. They are pulled when a step is over, or where staleness is bounded when the next one
+A rank's parameters are copies. They are pulled when a step is over or, if staleness is bounded, when the next step
 begins: in the forward pass of the prepared model, since only a rank that computes may keep others waiting. Large
 embeddings are not copied at all (`tables`).
 """
@@ -27,10 +27,10 @@ from hocket.train.frameworks.torch.strategies import averaging, closures, served
 from hocket.train.strategies import parameter_server, ps_client
 
 _CHECKED_STEPS: Final = 8
-"""After so many steps each eighth one is checked: it reads all weights once."""
+"""After so many steps only each eighth step is checked, because a check reads all weights once."""
 
 STEPS_KEY: Final = "hocket_steps"
-"""Where an optimizer's first parameter group has how many steps were taken, so that it is saved and loaded with the
+"""The key of the number of steps in an optimizer's first parameter group. So the number is saved and loaded with the
 optimizer, prepared or not."""
 
 
@@ -48,16 +48,16 @@ class Exchange(strategy.Exchange):
         #: The variables of the servers, for dense parameters and for tables.
         self._served: dict[torch.Tensor, Any] = {}
         self._optimizers: list[torch.optim.Optimizer] = []
-        #: Gradients of a step that is being taken.
+        #: Parameters and gradients of the step that is being taken.
         self._aside: list[tuple[torch.Tensor, torch.Tensor]] = []
-        #: The number of pushes when the copies were pulled; -1 if they are to be pulled in any case.
+        #: The number of pushes when the copies were pulled; -1 forces the next pull.
         self._seen = -1
         self._num_steps = 0
         self._pulled = ps_client.PulledWeights("Load them, with model.load_state_dict()")
         self._followed: set[torch.nn.Module] = set()
         self._hooks: list[Any] = []
 
-    # --- what the training function calls ---------------------------------------------------------------------------
+    # --- calls from the training function -----------------------------------------------------------------------------
 
     def adapt_model(
         self, model: torch.nn.Module, parallel_strategy: str, options: Mapping[str, object], device: torch.device
@@ -72,7 +72,7 @@ class Exchange(strategy.Exchange):
                 tensor for tensor in itertools.chain(model.parameters(), model.buffers()) if tensor not in found
             )
         self._models.append(model)
-        # A function, not a method: `copy.deepcopy` of the model copies what a method belongs to.
+        # A function, not a method: `copy.deepcopy` of the model would copy a method's object.
         self._hooks.append(model.register_forward_pre_hook(lambda model, args: self._before_forward(model)))
         return model
 
@@ -81,7 +81,7 @@ class Exchange(strategy.Exchange):
         groups = self._list_new(optimizer)
         names = self._name_parameters(groups)
         if self._ranks.rank > 0:
-            dist.barrier()  # rank 0 makes them, with its values
+            dist.barrier()  # rank 0 makes the variables first, with its values
         self._make(optimizer, groups, names, is_made=self._ranks.rank > 0)
         if self._ranks.world_size > 1 and self._ranks.rank == 0:
             dist.barrier()
@@ -151,13 +151,13 @@ class Exchange(strategy.Exchange):
             self._pull()
 
     def _pull(self) -> None:
-        """Begin a step: have the copies as they are now."""
+        """Begin a step with current copies."""
         self._client.enter()
         self._refresh()
 
     @torch.no_grad()
     def _refresh(self) -> None:
-        """Have the copies as they are now, if anybody has pushed."""
+        """Bring the copies up to date, if any rank has pushed."""
         version = self._client.version
         if version == self._seen:
             return
@@ -175,7 +175,7 @@ class Exchange(strategy.Exchange):
         self._seen = version
 
     def _check_pulled(self) -> None:
-        """See that the program has not changed the copies, in the first steps and in some of the later ones."""
+        """Check that the program has not changed the copies, in the first steps and in some later ones."""
         self._num_steps += 1
         if self._seen < 0 or not _is_checked(self._num_steps):
             return
@@ -205,8 +205,8 @@ class Exchange(strategy.Exchange):
         ]
 
     def _name_parameters(self, groups: list[tuple[dict[str, object], torch.Tensor]]) -> dict[torch.Tensor, str]:
-        """Return what each new parameter is called on the servers: as in its model, with the model's number if there
-        are several, and marked if it has replaced one of that name."""
+        """Return the names of new parameters on the servers: those in the model, with the model's number if there are
+        several models, and marked if a parameter has replaced another of that name."""
         called: dict[torch.Tensor, str] = {
             parameter: name if number == 0 else f"model{number}.{name}"
             for number, model in reversed(list(enumerate(self._models)))
@@ -252,7 +252,7 @@ class Exchange(strategy.Exchange):
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def _follow(self, module: torch.nn.Module) -> None:
-        """Have what a module saves come from the servers, and go there what it loads."""
+        """Save a module's parameters from the servers, and load them into the servers."""
 
         def save(*args: Any) -> None:  # functions, as in `adapt_model`
             self._save(*args)
@@ -261,18 +261,18 @@ class Exchange(strategy.Exchange):
             self._load(*args)
 
         self._followed.add(module)
-        if not isinstance(module, tables.ServedEmbedding):  # which does so itself
+        if not isinstance(module, tables.ServedEmbedding):  # it does so itself
             self._hooks += torch_internals.hook_state(module, save, load)
 
     def _save(self, module: torch.nn.Module, state: dict[str, object], prefix: str, metadata: object) -> None:
-        """Put into a ``state_dict`` what the servers have."""
+        """Put the servers' parameters into a ``state_dict``."""
         for name, parameter in module.named_parameters(recurse=False):
             if parameter in self._served and f"{prefix}{name}" in state:
                 value = torch.from_numpy(self._client.read(self._served[parameter]))
                 state[f"{prefix}{name}"] = value.to(parameter.device, parameter.dtype)
 
     def _load(self, module: torch.nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
-        """Give the servers what is loaded."""
+        """Give the servers the loaded parameters."""
         found = []
         for name, parameter in module.named_parameters(recurse=False):
             value = state.get(f"{prefix}{name}")

@@ -1,4 +1,4 @@
-"""torch's optimizers, as servers compute them. A rank's optimizer keeps its parameter groups, and computes nothing."""
+"""Conversion of torch's optimizers to the servers' own. A rank's optimizer then only keeps its parameter groups."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from hocket import ps
 
 _LR: Final = 1.0
-"""The learning rate that servers know. What a group has is sent with each step, since schedulers change it."""
+"""The servers' learning rate. A group's own is sent with each step, since schedulers change it."""
 
 
 def convert(optimizer: torch.optim.Optimizer, group: Mapping[str, object]) -> ps.Optimizer:
-    """Return what does on a server as an optimizer does with a group's parameters, with a learning rate of 1.
+    """Return the servers' equivalent of an optimizer for a group's parameters, with a learning rate of 1.
 
     Raises:
-        ValueError: Servers cannot do it.
+        ValueError: Servers have no equivalent.
     """
     rule = _RULES.get(type(optimizer))
     if rule is None:

@@ -1,14 +1,14 @@
 """`hocket.train.strategies.Sharded` in PyTorch: parameters cut over a mesh of the ranks.
 
-A parameter becomes torch's ``DTensor`` on the whole mesh: what a rank keeps of it, of its gradient and of what the
-optimizer keeps for it is its part. Around the forward pass of the layer that has it, it is replaced by what the layer
-computes with: along the batch's axes it is whole, put together by the plan of `hocket.mesh.relayouts`; its gradient
-goes the same way back, where ranks' terms are added up. If the mesh has other axes, the layer computes with a
-``DTensor`` on these, and torch propagates how results are spread. So with batch axes alone layers see plain tensors.
+A parameter becomes torch's ``DTensor`` on the whole mesh. A rank keeps its part of the parameter, of the gradient, and
+of the optimizer's state. While the layer that has it computes, another tensor replaces it. That tensor is whole along
+the batch's axes, put together by the plan of `hocket.mesh.relayouts`. Its gradient goes back the same way, and the
+ranks' terms are added up. If the mesh has other axes, the layer computes with a ``DTensor`` on these, and torch
+propagates how results are spread. So with batch axes alone layers see plain tensors.
 
-What was put together is given up after the layer, and put together again where the backward pass needs it, as in
-Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel" (2023); small layers together
-(`sharded_units`). Without batch axes layers compute with what is kept.
+The tensor is released after the layer, and put together again where the backward pass needs it, as in Zhao et al.,
+"PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel" (2023). Small layers share a message
+(`sharded_units`). Without batch axes layers compute with the parts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from hocket.train.rank import usage
 
 @final
 class Exchange(strategy.Exchange):
-    """Layers are changed once; autograd does the rest."""
+    """`Sharded` at work: it changes layers once, and autograd does the rest."""
 
     averages_others = True
 
@@ -57,7 +57,7 @@ class Exchange(strategy.Exchange):
         self._ranks = ranks
         self._closing = contextlib.ExitStack()
         self._meters: list[sharded_usage.Meter] = []
-        """Of the models that were prepared."""
+        """The meters of the prepared models."""
         self._outside = closures.Outside(ranks.world_size)
 
     def adapt_model(
@@ -89,7 +89,7 @@ class Exchange(strategy.Exchange):
         self._attach(model, {spread[old]: part for old, part in planned.items()}, meter)
         self._closing.enter_context(meter.follow_steps())
         for parameter in planned:
-            parameter.data = parameter.new_empty(0)  # what still refers to it keeps no memory
+            parameter.data = parameter.new_empty(0)  # remaining references keep no memory
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         look = functools.partial(_compare_gradients, names, meter)
         self._closing.callback(torch_optimizer.register_optimizer_step_pre_hook(look).remove)
@@ -112,7 +112,7 @@ class Exchange(strategy.Exchange):
     def _attach(
         self, model: nn.Module, parts: Mapping[nn.Parameter, sharded_units.Part], meter: sharded_usage.Meter
     ) -> None:
-        """Have a model's layers compute with what its parameters, as they are kept, stand for; those of copies, too."""
+        """Make a model's layers, and those of copies, compute with the tensors that stored parameters stand for."""
         hooks = sharded_hooks.Hooks()
         for module in model.modules():
             own = {
@@ -146,7 +146,7 @@ class Exchange(strategy.Exchange):
         mesh: device_mesh.DeviceMesh,
         inner_names: Sequence[str],
     ) -> None:
-        """Have layers compute with parameters that are put together along the batch's axes."""
+        """Make layers compute with parameters that are put together along the batch's axes."""
         inner = mesh[tuple(inner_names)] if inner_names else None
         units = sharded_units.Units(model, parts, inner, meter, hooks, self._settings.bucket_bytes)
         for module in model.modules():
@@ -174,7 +174,7 @@ class Exchange(strategy.Exchange):
         hooks: sharded_hooks.Hooks,
         inner: object,
     ) -> None:
-        """Have layers compute with what each rank keeps: every rank has the whole batch."""
+        """Make layers compute with each rank's parts: every rank has the whole batch."""
         meter.predict(list(parts), [part.list_plans(parameter) for parameter, part in parts.items()])
         for module in model.modules():
             _refresh(module)
@@ -185,7 +185,7 @@ class Exchange(strategy.Exchange):
     def _compute_with_parts(
         self, model: nn.Module, hooks: sharded_hooks.Hooks, modes: Sequence[Callable[[], Any]], inner: Any
     ) -> None:
-        """Have modules take plain tensors, of which each rank along the inner axes has the same, and return such."""
+        """Make modules take and return plain tensors, which are the same in each rank along the inner axes."""
         replicas = [torch_tensor.Replicate()] * inner.ndim
 
         def take(tensor: torch.Tensor) -> torch.Tensor:
@@ -208,17 +208,17 @@ class Exchange(strategy.Exchange):
             take=lambda args: nested.map_tensors(args, take),
             give=lambda result: nested.map_tensors(result, give),
         )
-        self._closing.enter_context(experimental.implicit_replication())
+        self._closing.enter_context(experimental.implicit_replication())  # plain tensors count as replicated
 
     def _plan(self, model: nn.Module, mesh: meshes.Mesh) -> Iterator[tuple[nn.Parameter, sharded_units.Part]]:
-        """Give how each parameter is kept."""
+        """Yield each parameter, and how it is kept."""
         batch_dims = tuple(spreading.list_batch_dims(self._settings))
         shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
         layouts = spreading.plan(self._settings, mesh, shapes, is_first=not self._meters)
         parts = self._settings.locate_batch(0, mesh.size)[1]
         for name, parameter in model.named_parameters():
             stored = layouts[name]
-            backend.list_placements(stored)  # it refuses an order that torch does not know
+            backend.list_placements(stored)  # refuses an order of axes that torch does not know
             shown.OWN.note_spread(name, stored, shapes[name], parameter.element_size())
             yield parameter, sharded_units.Part(stored, spreading.find_used(stored, batch_dims), batch_dims, parts)
 
@@ -229,11 +229,11 @@ class Exchange(strategy.Exchange):
 
 
 class _Layer:
-    """Puts what a layer computes with in the place of its own parameters, while it computes.
+    """The replacement of a layer's own parameters, while it computes, by the tensors for computing.
 
     Args:
-        names: Their names.
-        use: Returns what layers compute with for a parameter as it is kept.
+        names: The parameters' names.
+        use: Returns the tensor for a stored parameter; None if there is none.
     """
 
     def __init__(self, names: Sequence[str], use: Callable[[nn.Parameter], torch.Tensor | None]) -> None:
@@ -242,7 +242,7 @@ class _Layer:
         self._begun: list[dict[str, Any]] = []  # a layer may call itself
 
     def build_begin(self) -> Callable[..., None]:
-        """Return what is called before the layer computes."""
+        """Return the hook before the layer computes."""
 
         def begin(module: nn.Module, args: object) -> None:
             parameters: dict[str, Any] = torch_internals.get_parameters(module)
@@ -262,7 +262,7 @@ class _Layer:
         return begin
 
     def build_end(self) -> Callable[..., None]:
-        """Return what is called after it."""
+        """Return the hook after the layer has computed."""
 
         def end(module: nn.Module, args: object, result: object) -> None:
             if self._begun:
@@ -273,14 +273,14 @@ class _Layer:
 
 
 def _build_spreader(own: Mapping[str, sharded_units.Part]) -> Callable[..., None]:
-    """Return what is called before a module loads its parameters, which may be whole, the same in all ranks."""
+    """Return a hook before a module loads its parameters, which may be whole, the same in all ranks."""
 
     def spread(module: nn.Module, state_dict: dict[str, object], prefix: str, *_: object) -> None:
         for name, part in own.items():
             mine, value = torch_internals.get_parameters(module)[name], state_dict.get(prefix + name)
             if not isinstance(value, torch.Tensor) or isinstance(value, torch_tensor.DTensor):
                 continue
-            if mine is not None and value.shape == mine.shape:  # else torch refuses it
+            if mine is not None and value.shape == mine.shape:  # otherwise torch refuses it
                 state_dict[prefix + name] = _cut(value, part)
 
     return spread
@@ -289,20 +289,20 @@ def _build_spreader(own: Mapping[str, sharded_units.Part]) -> Callable[..., None
 def _compare_gradients(
     names: Mapping[int, str], meter: sharded_usage.Meter, stepped: torch.optim.Optimizer, args: object, kwargs: object
 ) -> None:
-    """Raise if other parameters have gradients in another rank: then gradients of some were added to those of others.
+    """Raise if ranks have gradients of different parameters, which then were added to each other.
 
     Args:
-        names: Of the model's parameters, by their numbers as objects.
-        meter: What counts the bytes.
-        stepped: The optimizer that is to step.
-        args: Of its step.
-        kwargs: Of its step, by name.
+        names: Names of the model's parameters, by their ``id``.
+        meter: Counts the bytes.
+        stepped: The optimizer that is about to step.
+        args: The step's arguments.
+        kwargs: The step's keyword arguments.
     """
     own = [one for group in stepped.param_groups for one in group["params"] if id(one) in names]
     if not own:
         return
     have = [one.grad is not None for one in own]
-    mine = torch.tensor([zlib.crc32(bytes(have))])
+    mine = torch.tensor([zlib.crc32(bytes(have))])  # a few bytes, however many parameters there are
     with meter.count(sharded_usage.COMPARED):
         told = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
         dist.all_gather(told, mine)
@@ -320,7 +320,7 @@ def _compare_gradients(
 
 
 def _check_complete(model: nn.Module, known: Mapping[nn.Parameter, object]) -> None:
-    """Raise if a model has got parameters since it was spread: their gradients would be those of one rank."""
+    """Raise if a model has new parameters since it was spread: their gradients would be those of one rank."""
     for name, parameter in model.named_parameters():
         if parameter not in known and (parameter.requires_grad or isinstance(parameter, torch_tensor.DTensor)):
             raise RuntimeError(
@@ -332,7 +332,7 @@ def _check_complete(model: nn.Module, known: Mapping[nn.Parameter, object]) -> N
 
 @contextlib.contextmanager
 def _share_buffers(model: nn.Module, known: Mapping[nn.Parameter, object]) -> Iterator[None]:
-    """Have what is written into buffers, such as the means of a batch normalization, be rank 0's, as DDP does."""
+    """Share rank 0's changes of buffers, such as the means of a batch normalization, as DDP does."""
     _check_complete(model, known)
     yield
     if model.training:
@@ -340,12 +340,12 @@ def _share_buffers(model: nn.Module, known: Mapping[nn.Parameter, object]) -> It
 
 
 def _make_whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what is spread as each rank's own, such as a state that a program makes like a parameter."""
+    """Return a spread tensor whole in each rank, such as a state that a program has made like a parameter."""
     return tensor.full_tensor() if isinstance(tensor, torch_tensor.DTensor) else tensor
 
 
 class _Once(torch.autograd.Function):
-    """Return the output of modules that compute with parts."""
+    """The output of modules that compute with parts. Its gradient cannot be differentiated again."""
 
     @staticmethod
     def forward(_: object, value: torch.Tensor) -> torch.Tensor:
@@ -371,7 +371,7 @@ def _spread(parameter: nn.Parameter, part: sharded_units.Part) -> nn.Parameter:
 
 
 def _cut(value: torch.Tensor, part: sharded_units.Part) -> torch_tensor.DTensor:
-    """Return what every rank has whole as a DTensor."""
+    """Return a tensor that every rank has whole as a DTensor."""
     whole = meshes.Layout.replicated(part.stored.mesh, value.ndim)
     local = backend.run_plan(value.contiguous(), whole, part.stored)
     placements = backend.list_placements(part.stored)

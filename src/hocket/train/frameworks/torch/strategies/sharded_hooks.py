@@ -1,4 +1,4 @@
-"""Hooks on the modules of a model, which know the model they are for: a copy of it gets its own."""
+"""Hooks on the modules of one model. A copy of the model gets its own."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class Hooks:
         self._registered: list[tuple[nn.Module, int]] = []
 
     def before(self, module: nn.Module, hook: Callable[..., object], **options: bool) -> None:
-        """Have something called before a module computes."""
+        """Register a hook before a module computes."""
         self._registered.append((module, module.register_forward_pre_hook(_leave(hook), **options).id))
 
     def after(self, module: nn.Module, hook: Callable[..., object]) -> None:
-        """Have something called after it, also if it has raised."""
+        """Register a hook after a module has computed or raised."""
         self._registered.append((module, module.register_forward_hook(_leave(hook), always_call=True).id))
 
     def before_loading(self, module: nn.Module, hook: Callable[..., object]) -> None:
-        """Have something called before a module loads its parameters."""
+        """Register a hook before a module loads its parameters."""
         register: Callable[..., Any] = module.register_load_state_dict_pre_hook
         self._registered.append((module, register(hook).id))
 
     def remove_from_copies(self, copies: Mapping[int, object]) -> None:
-        """Remove them from copies of the modules, or of some of them.
+        """Remove the hooks from copies of the modules, or of some of them.
 
         Args:
-            copies: By the numbers of the modules as objects.
+            copies: The copies, by the ``id`` of the modules.
         """
         for module, number in self._registered:
             if id(module) in copies:
@@ -54,17 +54,17 @@ def _leave(hook: Callable[..., object]) -> Callable[..., object]:
 
 
 def follow_copies(model: nn.Module, adapt: Callable[[nn.Module, Mapping[int, Any]], None]) -> None:
-    """Have copies of a model and of modules in it, of `copy.deepcopy` and what calls it, adapted.
+    """Adapt copies of a model, and of modules in it, which `copy.deepcopy` and its callers make.
 
     Args:
         model: The model.
-        adapt: Is called with a copy, and with the copies of all that it consists of, by their numbers as objects.
+        adapt: Called with a copy, and with the copies of all its components, by the ``id`` of the originals.
     """
-    copied: list[nn.Module] = []  # those that are being copied, the outermost first
+    copied: list[nn.Module] = []  # the modules that are being copied, the outermost first
 
     def follow(module: nn.Module) -> None:
         def copy_module(memo: dict[int, object]) -> object:
-            del module.__dict__["__deepcopy__"]
+            del module.__dict__["__deepcopy__"]  # otherwise `copy.deepcopy` would call this function again
             copied.append(module)
             try:
                 made = copy.deepcopy(module, memo)

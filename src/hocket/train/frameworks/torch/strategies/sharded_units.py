@@ -1,12 +1,12 @@
 """Units: modules whose parameters `sharded` puts together in one message, and whose gradients it adds up in one.
 
-A message has a cost of its own, so small layers share one. A unit is a module whose parameters, with those of all
-modules in it, take no more bytes than a limit when they are whole; or a larger module with its own parameters alone.
-While it computes, what all of them compute with is there; after it, only what this rank keeps.
+A message has a cost, so small layers share one. A unit is a module whose parameters, with those of all modules in it,
+take no more bytes than a limit when they are whole; or a larger module with its own parameters alone. While a unit
+computes, all its whole parameters are there; after it, only this rank's parts.
 
-What was put together is given up after the unit and put together again when the backward pass needs the first of it;
-unless the unit is the whole model, which the backward pass begins with. If someone else keeps what the backward pass
-needs (activation checkpointing, which computes the unit again; or moves to other memory), they have it.
+The whole parameters are released after the unit, and put together again when the backward pass needs the first of them.
+A unit that is the whole model keeps them, since the backward pass begins with it. Values that another mechanism keeps
+are left to it: activation checkpointing, which computes the unit again, or a move to other memory.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from hocket.train.frameworks.torch.strategies import sharded_hooks, sharded_usag
 @final
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """How a parameter is kept, and what layers compute with."""
+    """The layouts of a parameter: for storing, and for computing."""
 
     stored: meshes.Layout
     used: meshes.Layout
-    """Whole along the batch's axes."""
+    """The layout for layers: whole along the batch's axes."""
     batch_dims: tuple[str, ...]
     parts: int
-    """How many parts the batch has."""
+    """The number of parts of the batch."""
 
     @property
     def summed(self) -> meshes.Layout:
-        """How a gradient is spread before it is added up."""
+        """The layout of a gradient before it is added up."""
         return self.used.with_partial(self.batch_dims)
 
     @property
@@ -50,14 +50,14 @@ class Part:
         return self.stored != self.used
 
     def list_plans(self, parameter: torch.Tensor) -> list[relayouts.Plan]:
-        """Return how a parameter is put together where a unit uses it, and how its gradient is added up, if at all."""
+        """Return the plan that puts a parameter together for a unit and, if it is trained, its gradient's plan."""
         gather, reduce = spreading.plan_traffic(
             self.stored, self.batch_dims, tuple(parameter.shape), parameter.element_size()
         )
         return [gather, reduce] if parameter.requires_grad else [gather]
 
     def wrap(self, value: torch.Tensor, inner: Any) -> torch.Tensor:
-        """Return what a rank has of a parameter as a DTensor on the axes along which layers compute with parts."""
+        """Return a rank's part of a parameter as a DTensor on the axes along which layers compute with parts."""
         names = inner.mesh_dim_names
         placements: list[Any] = [torch_tensor.Replicate()] * len(names)
         for dim, axes in enumerate(self.used.axes):
@@ -67,7 +67,7 @@ class Part:
 
 
 class _Use(torch.autograd.Function):
-    """The tensors that layers compute with, made of those that the rank keeps."""
+    """The tensors that layers compute with, made from the rank's parts."""
 
     @staticmethod
     def forward(ctx: Any, unit: Unit, *kept: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -90,7 +90,7 @@ _use: Final[Callable[..., tuple[torch.Tensor, ...]]] = _Use.apply
 
 
 class _Reduce(torch.autograd.Function):
-    """Gradients added up, where what comes of them is differentiated again: a penalty, the same in each rank."""
+    """Gradients that are added up, and then differentiated again: for a penalty, the same in each rank."""
 
     @staticmethod
     def forward(ctx: Any, unit: Unit, *slopes: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
@@ -109,18 +109,18 @@ _reduce: Final[Callable[..., tuple[torch.Tensor | None, ...]]] = _Reduce.apply
 
 @dataclasses.dataclass(frozen=True)
 class _Opened:
-    """The state while a unit computes."""
+    """The state of a unit while it computes."""
 
     values: Mapping[int, torch.Tensor]
-    """What layers compute with, by the numbers of the parameters as objects."""
+    """The tensors that layers compute with, by the ``id`` of the parameters."""
     has_history: bool
-    """Whether it was put together for gradients."""
+    """Whether they have a history, for gradients."""
     context: contextlib.ExitStack
     gathered: Sequence[torch.Tensor]
     versions: Sequence[int]
-    """How often each had been written into."""
+    """How often each of `gathered` had been written into."""
     kept: Mapping[int, tuple[int, int]]
-    """How often what the rank keeps had been written into, by the same numbers."""
+    """How often each parameter, and this rank's part of it, had been written into, by the same ``id``."""
 
 
 @final
@@ -128,10 +128,10 @@ class Unit:
     """Parameters that are put together in one message.
 
     Args:
-        parameters: As they are kept, and how.
+        parameters: The stored parameters, and how each is kept.
         inner: The mesh of the axes along which layers compute with parts; None if there are none.
-        meter: What counts the bytes.
-        again: Where what is put together for the backward pass is kept; without it, that of the forward pass is.
+        meter: Counts the bytes.
+        again: Holds parameters put together for the backward pass; without it, those of the forward pass are kept.
     """
 
     def __init__(
@@ -146,20 +146,20 @@ class Unit:
         self._inner = inner
         self._meter = meter
         self._again = again
-        self._open: list[_Opened] = []  # it may call itself
+        self._open: list[_Opened] = []  # a unit may call itself
 
     def gather(self, kept: Sequence[torch.Tensor], purpose: str) -> list[torch.Tensor]:
         """Put parameters together.
 
         Args:
-            kept: What this rank keeps of each.
-            purpose: What for, as the meter knows it.
+            kept: This rank's part of each.
+            purpose: The meter's name for the purpose.
         """
         with self._meter.count(purpose):
             return backend.run_plans(kept, [(part.stored, part.used) for part in self._parts])
 
     def gather_some(self, kept: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """Put those that are there together; each rank's mean is then of what all of them have."""
+        """Put together the tensors that are there. Each rank's mean then covers the tensors of all ranks."""
         with self._meter.count(sharded_usage.GATHERED_AGAIN):
             return self._move(kept, lambda part: (part.stored, part.used))
 
@@ -168,7 +168,7 @@ class Unit:
         given: Sequence[torch.Tensor | None],
         choose: Callable[[Part], tuple[meshes.Layout, meshes.Layout]],
     ) -> list[torch.Tensor | None]:
-        """Move what belongs to parameters, where there is something, from one layout to another."""
+        """Move tensors that belong to parameters, where there are any, from one layout to another."""
         there = [
             (one.contiguous(), choose(part)) for one, part in zip(given, self._parts, strict=True) if one is not None
         ]
@@ -176,7 +176,7 @@ class Unit:
         return [None if one is None else next(found) for one in given]
 
     def reduce(self, slopes: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """Return what this rank keeps of the mean gradients over the whole batch."""
+        """Return this rank's parts of the mean gradients over the whole batch."""
         if self._again is not None:
             self._again.forget(self)
         if any(slope is not None and slope.layout is not torch.strided for slope in slopes):
@@ -196,7 +196,7 @@ class Unit:
         return self.gather([one.detach().to_local() for one in parameters], sharded_usage.GATHERED_AGAIN)
 
     def use(self) -> list[torch.Tensor]:
-        """Return what layers compute with; it is kept until the backward pass."""
+        """Return the tensors that layers compute with. They are kept until the backward pass."""
         values = self._gather_to_use()
         if self._inner is None:
             return values
@@ -208,8 +208,8 @@ class Unit:
         return list(_use(self, *kept)) if torch.is_grad_enabled() else self.gather(kept, sharded_usage.GATHERED)
 
     def find(self, parameter: nn.Parameter) -> torch.Tensor | None:
-        """Return what layers compute with for a parameter, if the unit computes now; else None. None, too, if the
-        parameter was written into since the unit began, as a layer may do with a mean of another one's."""
+        """Return the tensor that layers compute with for a parameter; None if the unit does not compute now. None, too,
+        if the parameter was written into since the unit began, as when a layer puts a mean into another's."""
         if not self._open:
             return None
         opened = self._open[-1]
@@ -220,15 +220,15 @@ class Unit:
     # --- while its module computes ------------------------------------------------------------------------------------
 
     def build_begin(self) -> Callable[..., None]:
-        """Return what is called before the module computes."""
+        """Return the hook before the module computes."""
         return lambda module, args: self._begin()
 
     def build_end(self) -> Callable[..., None]:
-        """Return what is called after it, also if it has raised."""
+        """Return the hook after the module has computed or raised."""
         return lambda module, args, result: self._end(module)
 
     def _begin(self) -> None:
-        if self._open and self._open[-1].has_history >= torch.is_grad_enabled():
+        if self._open and self._open[-1].has_history >= torch.is_grad_enabled():  # a call from within uses the same
             self._open.append(dataclasses.replace(self._open[-1], context=contextlib.ExitStack()))
             return
         if self._again is not None:
@@ -240,7 +240,7 @@ class Unit:
             places = {
                 value.untyped_storage().data_ptr(): number
                 for number, (value, part) in enumerate(zip(values, self._parts, strict=True))
-                if part.is_gathered and value.numel()  # without elements it lies nowhere, as others do
+                if part.is_gathered and value.numel()  # tensors without elements have no address of their own
             }
             context.enter_context(self._gather_again(places, list(kept.values()), self._again))
         elif self._inner is not None:
@@ -272,18 +272,18 @@ class Unit:
     def _gather_again(
         self, places: Mapping[int, int], versions: Sequence[tuple[int, int]], again: Again
     ) -> contextlib.AbstractContextManager[None]:
-        """Keep nothing of what was put together for the backward pass, which puts it together again.
+        """Return a context in which autograd saves no whole parameters. The backward pass puts them together again.
 
         Args:
-            places: The number of the parameter, by where what was put together of it lies.
+            places: The number of each parameter, by the address of its whole tensor.
             versions: How often each parameter has been written into.
-            again: Where it is kept then.
+            again: Holds the parameters in the backward pass.
         """
 
         def pack(tensor: torch.Tensor) -> object:
             if isinstance(tensor, torch_tensor.DTensor):
                 return tensor
-            number = places.get(tensor.untyped_storage().data_ptr())
+            number = places.get(tensor.untyped_storage().data_ptr())  # also of a view, such as a transposed weight
             return tensor if number is None else (number, tensor.size(), tensor.stride(), tensor.storage_offset())
 
         @torch.no_grad()
@@ -304,43 +304,43 @@ class Unit:
 
 @torch.no_grad()
 def _look_at_versions(parameter: Any) -> tuple[int, int]:
-    """Return how often a parameter was written into, by torch's functions and by hand."""
+    """Return how often a parameter was written into: by torch's functions, and directly in its local part."""
     return torch_internals.read_version(parameter), torch_internals.read_version(parameter.to_local())
 
 
 @final
 class Again:
-    """The parameters put together for the backward pass that is under way: of one unit at a time."""
+    """The parameters of one unit at a time, put together for the backward pass that is under way."""
 
     def __init__(self) -> None:
         self._unit: Unit | None = None
         self._values: list[torch.Tensor] = []
 
     def look_up(self, unit: Unit) -> list[torch.Tensor]:
-        """Return what was put together of a unit, which is done if it was not."""
+        """Return a unit's whole parameters. Put them together if they are not there."""
         if self._unit is not unit:
-            self._unit, self._values = None, []  # before there is more
+            self._unit, self._values = None, []  # releases the last unit's memory first
             self._values = unit.gather_again()
             self._unit = unit
         return self._values
 
     def forget(self, unit: Unit) -> None:
-        """Keep what there is of a unit no longer."""
+        """Release a unit's parameters, if they are there."""
         if self._unit is unit:
             self._unit, self._values = None, []
 
 
 @final
 class Units:
-    """The units of a model, and for each parameter what layers compute with.
+    """The units of a model, and for each parameter the tensor that layers compute with.
 
     Args:
         model: The model.
         parts: How each of its parameters is kept.
-        inner: As of a unit.
-        meter: What counts the bytes.
+        inner: See `Unit`.
+        meter: Counts the bytes.
         hooks: The model's hooks.
-        limit: How many bytes of whole parameters a unit has, at most.
+        limit: The most bytes of whole parameters in a unit.
     """
 
     def __init__(
@@ -359,7 +359,7 @@ class Units:
         for module, parameters in _split(model, limit):
             unit = Unit([(one, parts[one]) for one in parameters], inner, meter, None if module is model else again)
             for one in parameters:
-                self._units.setdefault(id(one), []).append(unit)
+                self._units.setdefault(id(one), []).append(unit)  # a tied parameter may be in several units
                 plans.append(parts[one].list_plans(one))
             hooks.before(module, unit.build_begin())
             hooks.after(module, unit.build_end())
@@ -367,7 +367,7 @@ class Units:
         meter.predict(list(parts), plans)
 
     def use(self, parameter: nn.Parameter) -> torch.Tensor | None:
-        """Return what layers compute with for a parameter as it is kept; for another one None."""
+        """Return the tensor that layers compute with for a stored parameter; None for any other tensor."""
         for unit in self._units.get(id(parameter), ()):
             found = unit.find(parameter)
             if found is not None:
@@ -377,17 +377,17 @@ class Units:
 
 
 def _split(model: nn.Module, limit: int) -> Iterator[tuple[nn.Module, list[nn.Parameter]]]:
-    """Give the modules that are units, with their parameters.
+    """Yield the modules that are units, with their parameters.
 
     Args:
         model: The model.
-        limit: How many bytes of whole parameters a unit of several modules has, at most.
+        limit: The most bytes of whole parameters in a unit of several modules.
     """
     waiting = [model]
     while waiting:
         module = waiting.pop()
         everything = list(module.parameters())
-        is_called = type(module).forward is not nn.Module.forward
+        is_called = type(module).forward is not nn.Module.forward  # not so a ModuleList: its hooks would not run
         fits = is_called and sum(one.numel() * one.element_size() for one in everything) <= limit
         own = everything if fits else list(module.parameters(recurse=False))
         if own and is_called:

@@ -1,4 +1,4 @@
-"""Counts what `sharded` moves and keeps in a rank, beside what the layouts say of it."""
+"""The bytes that `sharded` moves and keeps in a rank: counted, and predicted from the layouts."""
 
 from __future__ import annotations
 
@@ -20,39 +20,38 @@ GATHERED: Final = "gathered"
 GATHERED_AGAIN: Final = "gathered again"
 REDUCED: Final = "reduced"
 COMPARED: Final = "compared"
-"""What ranks tell each other of before a step: a few bytes, which are in no figure."""
+"""The ranks' comparison before a step: a few bytes, which no figure includes."""
 
 
 @final
 class Meter:
-    """The counts of one rank, from when its model is spread to the last step of an optimizer that has its
-    parameters."""
+    """The counts of one rank, from the spreading of its model to the last step of an optimizer with its parameters."""
 
     def __init__(self) -> None:
         self._now = dict.fromkeys((GATHERED, GATHERED_AGAIN, REDUCED, COMPARED), 0)
         self._start = traffic.read()
         self._at_last: tuple[dict[str, int], dict[str, int]] = (dict(self._now), dict(self._start))
-        """What was received until the last step: by what for, and by the kind of collective."""
+        """The bytes received until the last step: by purpose, and by kind of collective."""
         self.steps = 0
-        """How many steps optimizers that have the parameters have taken."""
+        """The number of steps that optimizers with the parameters have taken."""
         self._kept: dict[int, tuple[int, int]] = {}
-        """Of each optimizer, after its first step: bytes of gradients, and of what it keeps."""
+        """For each optimizer, after its first step: the bytes of gradients, and of its state."""
         self._parameters: list[torch.nn.Parameter] = []
         self._predicted = usage.ShardingBytes(parameters=0, gradients=0, gathered=0, reduced=0)
 
     @contextlib.contextmanager
     def count(self, purpose: str) -> Iterator[None]:
-        """Count what is received for the duration of a block."""
+        """Count the bytes that are received during a block."""
         before = traffic.read_total()
         yield
         self._now[purpose] += traffic.read_total() - before
 
     def predict(self, parameters: Sequence[torch.nn.Parameter], plans: Sequence[Sequence[relayouts.Plan]]) -> None:
-        """Note what there is.
+        """Set the parameters, and predict their bytes.
 
         Args:
-            parameters: The model's, as they are kept.
-            plans: For each use of one in a layer, how it is put together, and how its gradient is added up.
+            parameters: The model's stored parameters.
+            plans: For each use of a parameter in a layer, the plans that put it together and add up its gradient.
         """
         self._parameters = list(parameters)
         self._predicted = usage.ShardingBytes(
@@ -63,13 +62,13 @@ class Meter:
         )
 
     def follow_steps(self) -> contextlib.AbstractContextManager[object]:
-        """Look at each step of an optimizer that has the parameters, until what is returned is left."""
+        """Count each step of an optimizer that has the parameters, until the returned context is left."""
         mine = set(self._parameters)
 
         def look(stepped: torch.optim.Optimizer, args: object, kwargs: object) -> None:
             own = [one for group in stepped.param_groups for one in group["params"] if one in mine]
             if own:
-                if id(stepped) not in self._kept:  # it takes milliseconds, and the next steps keep as much
+                if id(stepped) not in self._kept:  # once: it takes milliseconds, and later steps keep as much
                     states = [value for one in own for value in stepped.state.get(one, {}).values()]
                     self._kept[id(stepped)] = _sum_bytes([one.grad for one in own]), _sum_bytes(states)
                 self.steps += 1
@@ -80,7 +79,7 @@ class Meter:
         return following
 
     def tell(self) -> usage.ShardingUsage:
-        """Return what was counted."""
+        """Return the counts as a usage."""
         purposes, kinds = dict(self._at_last[0]), dict(self._at_last[1])
         kinds["all-gather"] -= purposes.pop(COMPARED)
         steps = max(self.steps, 1)
@@ -105,7 +104,7 @@ class Meter:
 
 
 def _sum_bytes(values: Sequence[object]) -> int:
-    """Return the bytes that this rank has of tensors; what is none counts nothing."""
+    """Return the bytes of tensors that this rank has. Other values count as 0."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     locals_ = [value.to_local() if isinstance(value, torch_tensor.DTensor) else value for value in tensors]
     return sum(value.numel() * value.element_size() for value in locals_)

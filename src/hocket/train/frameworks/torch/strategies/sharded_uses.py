@@ -1,8 +1,8 @@
-"""Parameters that something else uses than the module that has them.
+"""Parameters that are used outside the module that has them.
 
 Attention takes its output layer's weights, a list of parameters has no forward pass, a decoder multiplies by the
-weights of an embedding. No hook of the owner tells of such a use. So while modules compute, a mode
-looks at torch's functions: one that takes a parameter as the rank keeps it gets the tensor that layers compute with.
+weights of an embedding. No hook of the owner sees such a use. So while modules compute, a mode looks at torch's
+functions: a function that takes a stored parameter gets the tensor that layers compute with.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.distributed import tensor as torch_tensor
 from hocket.train.frameworks.torch.strategies import sharded_hooks
 
 _GETTERS: Final = frozenset(["T", "mT", "H", "mH", "real", "imag"])
-"""The properties of a tensor that compute; the others tell of it."""
+"""The properties of a tensor that compute; the others describe it."""
 
 _TELLING: Final = frozenset(
     [
@@ -46,20 +46,20 @@ _TELLING: Final = frozenset(
         "__len__",
     ]
 )
-"""The functions that tell of a parameter, or are for the parameter as it is kept."""
+"""The functions that describe a parameter, or work on the stored parameter."""
 
 
 _WRITING: Final = frozenset([f"__i{name}__" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")])
-"""Of those that write into their first argument the ones whose names do not end with one underscore."""
+"""The functions that write into their first argument without a single underscore at the end of their names."""
 
 
 @final
 class Uses(overrides.TorchFunctionMode):
-    """Has torch's functions take what layers compute with, for a block.
+    """A mode in which torch's functions take the tensors that layers compute with.
 
     Args:
-        use: Returns that for a parameter as the rank keeps it, and None for another tensor.
-        mesh: torch's, on which parameters are kept.
+        use: Returns that tensor for a stored parameter, and None for any other tensor.
+        mesh: torch's mesh of the stored parameters.
     """
 
     def __init__(self, use: Callable[[nn.Parameter], torch.Tensor | None], mesh: device_mesh.DeviceMesh) -> None:
@@ -82,13 +82,13 @@ class Uses(overrides.TorchFunctionMode):
             found = self._use(one)
             return one if found is None else found
         if isinstance(one, torch_tensor.DTensor) and self._is_kept(one) and not one.requires_grad:
-            return one.full_tensor()  # what a program has detached from a parameter
+            return one.full_tensor()  # a program has detached it from a parameter
         if type(one) in (list, tuple) and any(isinstance(inner, (nn.Parameter, torch_tensor.DTensor)) for inner in one):
             return type(one)([self._open(inner) for inner in one])
         return one
 
     def _is_kept(self, one: Any) -> bool:
-        """Tell whether it is as ranks keep parameters, or several are: what is written there is kept, too."""
+        """Return whether a tensor, or the first of several, is laid out as stored parameters: it keeps writes."""
         first = one[0] if type(one) in (list, tuple) and one else one
         return isinstance(first, torch_tensor.DTensor) and first.device_mesh == self._mesh
 
@@ -119,15 +119,14 @@ def enter_while_computing(
     take: Callable[[Any], object] | None = None,
     give: Callable[[Any], object] | None = None,
 ) -> None:
-    """Enter contexts while a model's modules compute, the outermost of those that do: the model, or a part of it that a
-    program calls by itself.
+    """Enter contexts while the outermost of a model's modules computes: the model, or a part called by itself.
 
     Args:
         model: The model.
         hooks: Its hooks.
-        modes: Each makes one.
-        take: Returns what the outermost module gets for its arguments. Default: the arguments.
-        give: Returns what the caller gets for its result. Default: the result.
+        modes: The functions that make the contexts.
+        take: Converts the outermost module's arguments. Default: unchanged.
+        give: Converts its result for the caller. Default: unchanged.
     """
     depth = _Depth()
 
@@ -135,7 +134,7 @@ def enter_while_computing(
         depth.count += 1
         if depth.count > 1:
             return None
-        if torch.is_inference_mode_enabled():  # in which DTensors have no views
+        if torch.is_inference_mode_enabled():  # DTensors have no views in it
             depth.entered.enter_context(torch.inference_mode(mode=False))
             depth.entered.enter_context(torch.no_grad())
         for mode in modes:

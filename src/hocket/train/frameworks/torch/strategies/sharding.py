@@ -1,6 +1,6 @@
-"""Sharding: each rank keeps a part of the parameters, of their gradients, and of what the optimizer keeps for them.
+"""Sharding by torch's ``fully_shard`` (FSDP2).
 
-It is torch's ``fully_shard`` (FSDP2).
+Each rank keeps a part of the parameters, of their gradients, and of the optimizer's state.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from hocket.train.frameworks.torch.strategies import averaging
 def shard(
     model: torch.nn.Module, ranks: strategies.Ranks, options: Mapping[str, Any], device: torch.device
 ) -> torch.nn.Module:
-    """Shard a model over all ranks, in place; return it. It starts from rank 0's weights, as with
+    """Shard a model over all ranks, in place; return it. The model starts from rank 0's weights, as with
     DistributedDataParallel. Layers that are sharded already stay so."""
     if ranks.world_size == 1:
         return model
     averaging.copy_from_first(itertools.chain(model.parameters(), model.buffers()))
     given = dict(options)
-    from torch.distributed import device_mesh, fsdp  # they take a second and a half to import, and few need them
+    from torch.distributed import device_mesh, fsdp  # a second and a half to import, and few runs need them
 
     if "mesh" not in given:
         given["mesh"] = device_mesh.init_device_mesh(device.type, (ranks.world_size,))
@@ -42,13 +42,13 @@ def follow_zero_grad(
     list_parameters: Callable[[], Iterable[torch.Tensor]],
     list_models: Callable[[], Iterable[torch.nn.Module]],
 ) -> None:
-    """Have ``zero_grad`` forget what backward passes in `keep_gradients` have left, too: torch's ``fully_shard`` keeps
-    it elsewhere, and would add it to the next step.
+    """Make ``zero_grad`` forget gradients of backward passes in `keep_gradients`, too. torch's ``fully_shard`` keeps
+    them elsewhere, and would add them to the next step.
 
     Args:
         owner: An optimizer, or a model.
-        list_parameters: Returns its parameters.
-        list_models: Returns the models that are sharded then.
+        list_parameters: Returns the owner's parameters.
+        list_models: Returns the models that are sharded by then.
     """
     original = owner.zero_grad
 
@@ -64,14 +64,14 @@ def follow_zero_grad(
 
 @final
 class _CheckParameters:
-    """A hook that raises if a model has got other parameters since it was sharded: they would be each rank's own."""
+    """A hook that raises if a model has other parameters than when sharded: new ones would be each rank's own."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._known = dict(model.named_parameters(remove_duplicate=False))
 
     def __call__(self, model: torch.nn.Module, args: object) -> None:
         now = dict(model.named_parameters(remove_duplicate=False))
-        is_apart = all(hasattr(one, "placements") for one in now.values())  # else torch has put them together
+        is_apart = all(hasattr(one, "placements") for one in now.values())  # otherwise torch has put them together
         new = [
             name for name, one in now.items() if name not in self._known or (is_apart and one is not self._known[name])
         ]
@@ -85,7 +85,7 @@ class _CheckParameters:
 
 @contextlib.contextmanager
 def keep_gradients(model: torch.nn.Module) -> Iterator[None]:
-    """Have backward passes in a block keep their gradients in this rank, whole; if the model is sharded."""
+    """In a block, keep the gradients of backward passes in this rank, whole, if the model is sharded."""
     set_sync: Any = getattr(model, "set_requires_gradient_sync", None)  # an FSDPModule has it
     if set_sync is None:
         yield

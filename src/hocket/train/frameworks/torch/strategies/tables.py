@@ -1,6 +1,6 @@
 """Embeddings whose rows are on servers.
 
-A forward pass fetches the rows that its batch names; the rank has no others.
+A forward pass fetches the rows that its batch names; the rank has no other rows.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 def find_tables(model: torch.nn.Module, min_rows: int) -> Iterator[tuple[torch.nn.Embedding, torch.Tensor]]:
     """Yield the embeddings of a model that move by rows, and their weights.
 
-    Those are the sparse ones and the large ones; not one whose weight has a second use (a whole tensor is needed
-    there), nor a class of the user's, which may do anything with it.
+    They are the sparse and the large ones. An embedding is left out if its weight has a second use, which needs a whole
+    tensor, or if its class is the user's, which may do anything with the weight.
 
     Args:
         model: The model.
-        min_rows: From how many rows on one is large.
+        min_rows: The number of rows from which an embedding is large.
     """
     uses: dict[int, int] = {}
     for module in model.modules():
@@ -42,11 +42,11 @@ def find_tables(model: torch.nn.Module, min_rows: int) -> Iterator[tuple[torch.n
 
 @final
 class ServedEmbedding(torch.nn.Embedding):
-    """An embedding whose rows are on servers.
+    """An embedding with its rows on servers.
 
-    Its weight has the shape and the place that it had, and no memory: a gradient is sparse, and has the rows of the
-    batch. Where something else reads the weight, it is NaN: so a loss, a norm or an evaluation that needs the rows is
-    seen to be wrong. ``state_dict()`` has the rows.
+    Its weight has the shape and the place that it had, but no memory. A gradient is sparse, with the rows of the batch.
+    Other code that reads the weight gets NaN, so a loss, a norm or an evaluation that needs the rows is visibly wrong.
+    ``state_dict()`` has the rows.
     """
 
     _client: ps_client.Client
@@ -54,7 +54,7 @@ class ServedEmbedding(torch.nn.Embedding):
 
     @staticmethod
     def adopt(module: torch.nn.Embedding, table: ps.Embedding, client: ps_client.Client) -> None:
-        """Turn an embedding into this, and let go of its rows."""
+        """Turn an embedding into this class, and release its rows."""
         if module.max_norm is not None:
             raise ValueError(
                 f"The embedding `{table.name}` has max_norm={module.max_norm}, which changes rows where they are "
@@ -119,7 +119,7 @@ class ServedEmbedding(torch.nn.Embedding):
 
 
 class _Lookup(torch.autograd.Function):
-    """Turns rows into a batch; the gradient goes to the weight that stands for all rows."""
+    """The lookup of a batch in fetched rows. The gradient goes to the weight, which stands for all rows."""
 
     @staticmethod
     def forward(
@@ -165,7 +165,7 @@ def take_gradient(name: str, gradient: torch.Tensor) -> ps.IndexedSlices:
 
 
 def to_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """Return a tensor as numpy knows it: halves as float32."""
+    """Return a tensor as a numpy array, halves as float32."""
     tensor = tensor.detach()
     if tensor.dtype in (torch.float16, torch.bfloat16):
         tensor = tensor.float()

@@ -1,17 +1,17 @@
 """DistributedDataParallel around a model that changes, or is not always called through the wrapper.
 
 torch's wrapper averages the gradients of the parameters that were trainable when it was made, in the first backward
-pass after each forward pass through it. All else trains each rank by itself, in silence: a layer that is unfrozen,
-appended, replaced or tied later, a loss through ``model.module``, a second backward pass, a step whose backward passes
-were all in ``no_sync``. And it waits for gradients of layers that are frozen later. Two rules make these right:
+pass after each forward pass through it. Otherwise each rank silently trains by itself: with a layer that is unfrozen,
+appended, replaced or tied later, a loss through ``model.module``, a second backward pass, or a step whose backward
+passes were all in ``no_sync``. And the wrapper waits for layers that are frozen later. Two rules correct this:
 
-- Before a forward pass the wrapper is made again, in place, if the model's trainable parameters are others. All of its
-  parameters begin equal then, as at first.
-- A gradient that came to a parameter in any other backward pass is averaged when that pass ends; in ``no_sync``, before
-  the step. A mean that all ranks have already does not change by that.
+- Before a forward pass the wrapper is made again, in place, if the model's trainable parameters have changed. All of
+  its parameters begin equal then, as at first.
+- A gradient from any other backward pass is averaged when that pass ends; in ``no_sync``, before the step. A mean that
+  all ranks already have does not change by that.
 
-Both are decided by what the program does, which is the same in all ranks. A rank that alone does something else comes
-to a collective that the others do not call, which ends in an error of it.
+The program decides both, and does the same in all ranks. A rank that does something else comes alone to a collective,
+which ends in an error.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _BUFFERS: Final = (
 
 @final
 class Wrapper:
-    """A model's wrapper, and what of the model it covers.
+    """A model's wrapper, and the parameters that it covers.
 
     Args:
         model: The model.
-        options: Of DistributedDataParallel.
+        options: Options of DistributedDataParallel.
         compress: Called with the wrapper each time it is made.
-        world_size: How many ranks there are.
+        world_size: The number of ranks.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Wrapper:
     ) -> None:
         self.shares_buffers = all(options.get(name) in (None, True) for name in {_BUFFERS, "broadcast_buffers"})
         """Whether all ranks have rank 0's buffers after each forward pass that trains."""
-        if self.shares_buffers:  # not before the next, as torch does
+        if self.shares_buffers:  # torch would do so only before the next forward pass
             options = {**options, "broadcast_buffers": None, _BUFFERS: False}
         self._options = options
         self._compress = compress
@@ -65,7 +65,7 @@ class Wrapper:
         self._covered: dict[torch.nn.Parameter, str] = {}
         self._dropped: list[weakref.ref[torch.nn.Parameter]] = []
         self._hooks: list[Any] = []
-        #: Whether the next backward pass is one of those that the wrapper averages.
+        #: Whether the wrapper averages the next backward pass.
         self._armed = False
         #: The parameters whose gradients are the mean of all ranks.
         self._reduced: set[torch.nn.Parameter] = set()
@@ -83,11 +83,11 @@ class Wrapper:
             self._closing.append(averaging.share_buffers(self.wrapped))
 
     def close(self) -> None:
-        """Let the model go."""
+        """Release the model."""
         for hook in [*self._hooks, *self._closing]:
             hook.remove()
 
-    # --- what is covered ----------------------------------------------------------------------------------------------
+    # --- the covered parameters ---------------------------------------------------------------------------------------
 
     def _list_trainable(self) -> dict[torch.nn.Parameter, str]:
         ignored = self.wrapped.parameters_to_ignore
@@ -95,25 +95,25 @@ class Wrapper:
         return {one: name for name, one in named if one.requires_grad and name not in ignored}
 
     def list_ignored(self) -> set[torch.nn.Parameter]:
-        """Return what the user wants to be left alone."""
+        """Return the parameters that the user wants left alone."""
         ignored: Iterable[str] = self.wrapped.parameters_to_ignore
         return {one for name, one in self.wrapped.module.named_parameters() if name in ignored} if ignored else set()
 
     def covers(self, parameter: torch.Tensor) -> bool:
-        """Tell whether the wrapper averages a parameter's gradients."""
+        """Return whether the wrapper averages a parameter's gradients."""
         return parameter in self._covered
 
     def _follow(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._covered = self._list_trainable()
-        covered: list[Any] = [*self._covered]  # torch does not say what the next one is
+        covered: list[Any] = [*self._covered]  # torch does not type the next method
         self._hooks = [one.register_post_accumulate_grad_hook(self._take_gradient) for one in covered]
         self._reduced.clear()
         self._compress(self.wrapped)
 
     def begin_forward(self, wrapped: parallel.DistributedDataParallel) -> None:
-        """Called before each forward pass through the wrapper, or through a copy of it."""
+        """Prepare for a forward pass through the wrapper, or through a copy of it."""
         if wrapped is not self.wrapped or not torch.is_grad_enabled():
             return
         syncs = wrapped.require_backward_grad_sync
@@ -144,7 +144,7 @@ class Wrapper:
     # --- gradients ----------------------------------------------------------------------------------------------------
 
     def _take_gradient(self, parameter: torch.nn.Parameter) -> None:
-        """Called when a backward pass has added to a parameter's gradient."""
+        """Note that a backward pass has added to a parameter's gradient."""
         if self._armed and parameter not in self._reduced:
             if not self._reduced and self.wrapped.find_unused_parameters:
                 torch_internals.call_after_backward(self._await_means)
@@ -159,11 +159,11 @@ class Wrapper:
             torch_internals.call_after_backward(self._end_backward)
 
     def _await_means(self) -> None:
-        """Called at the end of a backward pass, before torch's wrapper puts the means into place."""
+        """Wait, at the end of a backward pass, until torch's wrapper has put the means into place."""
         torch_internals.call_after_backward(self._note_means)
 
     def _note_means(self) -> None:
-        """Note that layers which another rank has used have the mean too."""
+        """Note that layers have the mean too if only another rank has used them."""
         self._reduced.update(one for one in self._covered if one.grad is not None)
 
     def _end_backward(self) -> None:
@@ -186,19 +186,19 @@ class Wrapper:
             )
 
     def begin_step(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """See that an optimizer steps these with the mean of all ranks' gradients, also of those that a program has
-        written itself."""
+        """Make an optimizer step parameters with the mean of all ranks' gradients, even of gradients that a
+        program has written itself."""
         self._check_finished()
         self._look_for_hooks()
         mine = [one for one in parameters if one in self._covered]
         self._own.update(one for one in mine if one.grad is not None and one not in self._reduced)
-        # Which layers no_sync has left to the step may be another matter in each rank.
+        # The layers that no_sync has left to the step may differ between ranks.
         self.average(is_due=self._has_kept and self.wrapped.find_unused_parameters)
         self._has_kept = False
-        self._reduced.difference_update(mine)  # what has a gradient at the next step is no longer this mean
+        self._reduced.difference_update(mine)  # their gradients at the next step are no longer this mean
 
     def _look_for_hooks(self) -> None:
-        """Say at the first step what hooks on gradients see."""
+        """Warn at the first step of hooks on gradients, which see one rank's."""
         found = (
             ()
             if self._has_looked
@@ -231,7 +231,7 @@ class Wrapper:
             ) from error
 
     def check_current(self, parameters: Sequence[torch.Tensor], optimizer: str) -> None:
-        """Raise if an optimizer has parameters that the model has no longer, and lacks some that took their place."""
+        """Raise if an optimizer has parameters that the model has lost, and lacks some that took their place."""
         gone = [one for one in (ref() for ref in self._dropped) if one is not None]
         mine = {id(one) for one in parameters}
         if not any(id(one) in mine for one in gone):
@@ -247,7 +247,7 @@ class Wrapper:
 
 @final
 class _BeforeForward:
-    """A hook of a wrapper. Copies of the wrapper have the same, and pickles one that does nothing."""
+    """A hook of a wrapper. Copies of the wrapper share it; pickles have a hook that does nothing."""
 
     def __init__(self, wrapper: Wrapper | None) -> None:
         self._wrapper = wrapper
