@@ -1,9 +1,9 @@
-"""Tables that the engine for tables (DuckDB) reads from files itself: the rows do not pass through blocks before it.
+"""Tables that the table engine (DuckDB) reads from files itself, so that their rows pass through no block before it.
 
-A `Scan` says in SQL what stands in a plan before a relation: the files, the columns, and conditions. It begins with
-reads that know which rows of which file they give (`ScanRead`), and grows by steps that say how they change it
-(`plan.Step.scan`). Whatever SQL might do otherwise, for a missing value, NaN or the last bit, ends it: then the blocks
-are made as always.
+A `Scan` expresses the beginning of a plan, up to a relation, in SQL: the files, the columns and the conditions. It
+starts with reads that know their file and their rows in it (`ScanRead`), and grows with each step that has an
+equivalent in SQL (`plan.Step.scan`). A step whose result could differ there for a missing value, NaN or the last bit
+has none. Then blocks are made as for any other plan.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _COMPARISONS: Final = {
 }
 
 _MOST_EXACT: Final = 1 << 53
-"""Whole numbers up to here are floats without loss."""
+"""Floats represent all whole numbers up to this one exactly."""
 
 
 @runtime_checkable
 class ScanRead(block_reads.Read, Protocol):
     """A read of rows of a file."""
 
-    def find_rows(self) -> file_rows.FileRows | None:
-        """Return which; None if the engine for tables could not read just these."""
+    def locate_rows(self) -> file_rows.FileRows | None:
+        """Return the file and its rows; None if the table engine cannot read exactly these."""
 
 
 class ScanStep(Protocol):
-    """A step that may be a part of a scan."""
+    """A step that can be a part of a scan."""
 
     def take(self, block: blocks.Block, number: int) -> blocks.Block:
-        """Return what becomes of a block."""
+        """Return the step's result for a block."""
 
 
 @final
@@ -55,32 +55,32 @@ class Scan:
     types: Mapping[str, Any]
     """The columns, and their types."""
     conditions: tuple[str, ...] = ()
-    """What is true of each row, in SQL."""
+    """Conditions in SQL that each row meets."""
     steps: tuple[ScanStep, ...] = ()
-    """What makes the rows, of the blocks of the reads."""
+    """The steps that make the same rows from the blocks of the reads."""
 
     @property
     def num_rows(self) -> int:
-        """How many rows the files have together."""
+        """Number of rows of the reads, before the conditions."""
         return sum(file.stop - file.start for file in self.files)
 
     def select(self, names: Sequence[str]) -> Scan | None:
-        """Return the same rows with fewer columns, or in another order."""
+        """Return a scan of some of the columns, in this order; None if one is missing or occurs twice."""
         if not names or not set(names) <= set(self.types) or len(set(names)) < len(names):
             return None
         return dataclasses.replace(self, types={name: self.types[name] for name in names})
 
     def filter(self, expression: object) -> Scan | None:
-        """Return the rows of which a condition is true."""
+        """Return a scan of the rows that meet a condition; None if SQL has no equivalent."""
         condition = _write_condition(expression, self.types) if isinstance(expression, tree.Expr) else None
         return None if condition is None else dataclasses.replace(self, conditions=(*self.conditions, condition))
 
     def then(self, step: ScanStep) -> Scan:
-        """Return the same scan, which a step has made."""
+        """Return the same scan, with a step that makes its rows from blocks."""
         return dataclasses.replace(self, steps=(*self.steps, step))
 
     def build(self) -> str:
-        """Return the query of the table: its columns are called by their place, and each row has its number."""
+        """Return the query. It names columns by their position (`c0`), and numbers the rows (`n`)."""
         columns = {
             f"c{at}": f"CAST({quote(name)} AS {file_rows.SQL_TYPES[str(kind)]})"
             for at, (name, kind) in enumerate(self.types.items())
@@ -93,11 +93,11 @@ class Scan:
         return " UNION ALL ".join(queries)
 
     def is_unchanged(self) -> bool:
-        """Return whether the files have the columns and as many rows as they had when the plan was made."""
+        """Return whether the files still have the columns and the number of rows that the plan was made for."""
         return all(file.is_unchanged() for file in self.files)
 
     def read(self) -> Iterator[blocks.Block]:
-        """Give the same rows in blocks, without the engine."""
+        """Yield the same rows in blocks, read by Arrow."""
         for number, read in enumerate(self.reads):
             block = read()
             for step in self.steps:
@@ -106,10 +106,10 @@ class Scan:
 
 
 def open_scan(reads: Sequence[block_reads.Read]) -> Scan | None:
-    """Return the table of some reads; None if the engine cannot read it."""
+    """Return the scan of some reads; None if the table engine cannot read all of them alike."""
     files: list[file_rows.FileRows] = []
     for read in reads:
-        rows = read.find_rows() if isinstance(read, ScanRead) else None
+        rows = read.locate_rows() if isinstance(read, ScanRead) else None
         if rows is None or not rows.is_readable() or (files and rows.types != files[0].types):
             return None
         files.append(rows)
@@ -125,7 +125,7 @@ def quote(name: str) -> str:
 
 
 def _write_condition(expression: tree.Expr, types: Mapping[str, Any]) -> str | None:
-    """Return a condition in SQL; None if it could be true of other rows there."""
+    """Return a condition in SQL; None if it could hold for other rows there."""
     if expression.function in ("and", "or"):
         sides = [_write_condition(one, types) for one in expression.inputs]
         return None if None in sides else f"({f' {expression.function.upper()} '.join(map(str, sides))})"
@@ -141,7 +141,7 @@ def _write_condition(expression: tree.Expr, types: Mapping[str, Any]) -> str | N
     column = quote(name)
     condition = f"{column} {_COMPARISONS[expression.function]} {literal}"
     if expression.function in ("greater", "greater_equal") and arrow.load("A relation").types.is_floating(types[name]):
-        return f"({condition} AND NOT isnan({column}))"  # which the engine takes for greater than all numbers
+        return f"({condition} AND NOT isnan({column}))"  # DuckDB orders NaN above all numbers
     return condition
 
 

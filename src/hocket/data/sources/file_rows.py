@@ -1,4 +1,4 @@
-"""Rows of Parquet files, as the engine for tables (DuckDB) reads them itself: see `hocket.data.scans`."""
+"""Rows of Parquet files that the table engine (DuckDB) reads itself: see `hocket.data.scans`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, final
 from hocket.data import arrow
 
 NUMBER: Final = "file_row_number"
-"""What the engine calls the number of a row in its file."""
+"""DuckDB's name for the number of a row in its file."""
 
 SQL_TYPES: Final = {
     "bool": "BOOLEAN",
@@ -26,7 +26,7 @@ SQL_TYPES: Final = {
     "string": "VARCHAR",
     "large_string": "VARCHAR",
 }
-"""Arrow's types, by name, that the engine reads as Arrow does."""
+"""Arrow's types, by name, that DuckDB reads to the same values, with its names for them."""
 
 
 @final
@@ -37,22 +37,22 @@ class FileRows:
     path: str
     start: int
     stop: int
-    """Where they begin and end, in the file."""
+    """The numbers, in the file, of the first row and after the last."""
     file_num_rows: int
-    """How many rows the file has."""
+    """Number of rows of the file."""
     all_types: Mapping[str, Any]
-    """The file's columns, and their types, which are Arrow's."""
+    """The file's columns and their Arrow types."""
     names: tuple[str, ...]
-    """The columns that are wanted."""
+    """The columns to read."""
 
     @property
     def types(self) -> dict[str, Any]:
-        """The columns that are wanted, and their types."""
+        """The columns to read and their types."""
         return {name: self.all_types[name] for name in self.names}
 
     def is_readable(self) -> bool:
-        """Return whether the engine reads the same as Arrow. It does not tell `x` from `X`, takes some signs of a path
-        for a pattern, and knows fewer types."""
+        """Return whether DuckDB reads the same values as Arrow. It confuses `x` with `X`, takes some characters of a path
+        for a pattern, and has fewer types."""
         folded = [name.casefold() for name in self.all_types]
         return (
             bool(self.names)
@@ -63,11 +63,11 @@ class FileRows:
         )
 
     def is_unchanged(self) -> bool:
-        """Return whether the file still has these columns, and so many rows."""
+        """Return whether the file still has these columns and this number of rows."""
         try:
             footer = arrow.load("A relation", "pyarrow.parquet").read_metadata(self.path)
             schema = footer.schema.to_arrow_schema()
-        except (OSError, ValueError):  # then the reader says what is wrong
+        except (OSError, ValueError):  # the read raises a better error
             return False
         found = dict(zip(schema.names, schema.types, strict=True))
         return footer.num_rows == self.file_num_rows and found == self.all_types
@@ -76,9 +76,9 @@ class FileRows:
         """Return the query of these rows.
 
         Args:
-            columns: The expressions of the columns, by what the query calls them.
-            conditions: What is true of a row that is wanted.
-            before: How many rows come before, in other files.
+            columns: Their expressions, by name in the query.
+            conditions: The conditions that a row must meet.
+            before: Number of rows of the files before this one.
         """
         where = list(conditions)
         if self.start or self.stop < self.file_num_rows:

@@ -175,8 +175,8 @@ class ParquetRead:
         constants = {name: value for name, value in constants.items() if name in names}
         return replace(self, selection=selection, constants=constants)
 
-    def find_rows(self) -> file_rows.FileRows | None:
-        """Return which rows of which file it reads, as they are; None if it does more than that."""
+    def locate_rows(self) -> file_rows.FileRows | None:
+        """Return the file and the rows of this read; None if it also filters, adds columns or reads remotely."""
         chosen = self.selection
         is_plain = chosen.filter is None and not chosen.hashes_rows and not self.constants and not self.missing
         if not is_plain or not self.spans or not places.is_local(self.filesystem):
