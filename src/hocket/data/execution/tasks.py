@@ -80,8 +80,8 @@ def _run(
 
 
 def _scan(read: block_reads.Read | blocks.Block, steps: Sequence[plan.Step]) -> tuple[blocks.Block, int] | None:
-    """Return the block that DuckDB makes of a read and the first steps, and the number of these steps; None if it cannot
-    read the file or take one of the steps."""
+    """Return the block that DuckDB makes of a read and the first steps, and the number of these steps; None if it
+    cannot do all of that."""
     at = next((at for at, step in enumerate(steps) if step.take_scan is not None), None)
     if at is None or isinstance(read, blocks.Block):
         return None

@@ -51,8 +51,8 @@ class FileRows:
         return {name: self.all_types[name] for name in self.names}
 
     def is_readable(self) -> bool:
-        """Return whether DuckDB reads the same values as Arrow. It confuses `x` with `X`, takes some characters of a path
-        for a pattern, and has fewer types."""
+        """Return whether DuckDB reads the same values as Arrow. It confuses `x` with `X`, takes some characters of a
+        path for a pattern, and has fewer types."""
         folded = [name.casefold() for name in self.all_types]
         return (
             bool(self.names)

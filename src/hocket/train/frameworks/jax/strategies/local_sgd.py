@@ -54,8 +54,8 @@ class Exchange(strategy.Exchange):
         if self._settings.begin_after:
             raise ValueError(
                 f"With LocalSGD(begin_after={self._settings.begin_after}) the ranks share gradients in the first steps "
-                f"only, and {caller}() does not know which step it is in. Leave it out: the prepared optimizer averages "
-                "them. Or leave begin_after out."
+                f"alone, and {caller}() does not know the number of the step. Leave it out, since the prepared "
+                "optimizer averages them; or leave begin_after out."
             )
         return gradients
 

@@ -38,7 +38,7 @@ class Exchange(strategies.NativeStrategy):
         Args:
             name: The strategy's.
             where: Where it works, in words.
-            caller: What the program has called instead.
+            caller: The function that the program called instead, for the message.
 
         Raises:
             ValueError: No optimizer was prepared.
