@@ -380,7 +380,7 @@ NOTHING = {
     "randn sample_from uniform Stopper Trainable with_parameters",
     "hocket.util": "inspect_serializability get_node_ip_address log_once PlacementGroup remove_placement_group "
     "deregister_serializer register_serializer",
-    "hocket.util.joblib": "register_ray Outcome Backend",
+    "hocket.util.joblib": "register_ray",
     "hocket.util.metrics": "Metric Counter Gauge Histogram render_prometheus list_families build_label",
     "hocket.util.multiprocessing": "AsyncResult IMapIterator",
     "hocket.util.queue": "Empty Full QueueActor",

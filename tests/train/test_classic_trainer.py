@@ -17,8 +17,8 @@ import pytest
 
 import hocket
 from hocket import train
+from hocket.compat.classic import checkpoints, ranks
 from hocket.train.callbacks import JsonLoggerCallback, PrintCallback, TrainingCallback
-from hocket.train.compat.classic import checkpoints, ranks
 from hocket.train.rank import questions, report_forms
 from tests.conftest import wait_until_cpus_are_free
 

@@ -17,7 +17,7 @@ import pytest
 
 import hocket
 from hocket import train
-from hocket.train.compat.classic import trainer as classic_trainer
+from hocket.compat.classic import trainer as classic_trainer
 from hocket.train.frameworks import tf_config, weights
 from hocket.train.run import patience
 

@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 
 import hocket
+from hocket.compat.multiprocessing import chunks
 from hocket.core import session as session_module
 from hocket.engine import values
-from hocket.util.multiprocessing import Pool, TimeoutError, chunks
+from hocket.util.multiprocessing import Pool, TimeoutError
 
 _state: list[Any] = []
 

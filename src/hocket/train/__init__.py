@@ -4,7 +4,7 @@ The packages, from the outside in:
 
 - `torch`, `jax`, `keras`, `tensorflow`: the names that a training function of that framework imports. `frameworks` has
   their implementation.
-- `horovod`, `lightning`, `huggingface` and `compat`: the interfaces of other libraries over the same parts.
+- `horovod`, `lightning`, `huggingface`: interfaces of other libraries over the same parts; more are in `hocket.compat`.
 - `data_parallel_trainer`: the base of every trainer. `configs` has its settings, `result` its return value.
 - `strategies`: how updates travel between ranks, the same for all frameworks.
 - `run`: the driver's side of a run. `rank`: the side of each rank, with the functions that a training function calls.
@@ -19,21 +19,21 @@ import typing as _typing
 from hocket._base import missing as _missing
 
 if _typing.TYPE_CHECKING:
+    from hocket.compat.classic.checkpoints import CheckpointStrategy as CheckpointStrategy
+    from hocket.compat.classic.functions import load_checkpoint as load_checkpoint
+    from hocket.compat.classic.functions import local_rank as local_rank
+    from hocket.compat.classic.functions import save_checkpoint as save_checkpoint
+    from hocket.compat.classic.functions import world_rank as world_rank
+    from hocket.compat.classic.functions import world_size as world_size
+    from hocket.compat.classic.iterator import TrainingIterator as TrainingIterator
+    from hocket.compat.classic.trainer import Trainer as Trainer
+    from hocket.compat.classic.training_callbacks import TrainingCallback as TrainingCallback
     from hocket.train import collective as collective
     from hocket.train.checkpoints.checkpoint import Checkpoint as Checkpoint
     from hocket.train.checkpoints.reported import CheckpointConsistencyMode as CheckpointConsistencyMode
     from hocket.train.checkpoints.reported import CheckpointUploadMode as CheckpointUploadMode
     from hocket.train.checkpoints.reported import ReportedCheckpoint as ReportedCheckpoint
     from hocket.train.checkpoints.reported import ReportedCheckpointStatus as ReportedCheckpointStatus
-    from hocket.train.compat.classic.checkpoints import CheckpointStrategy as CheckpointStrategy
-    from hocket.train.compat.classic.functions import load_checkpoint as load_checkpoint
-    from hocket.train.compat.classic.functions import local_rank as local_rank
-    from hocket.train.compat.classic.functions import save_checkpoint as save_checkpoint
-    from hocket.train.compat.classic.functions import world_rank as world_rank
-    from hocket.train.compat.classic.functions import world_size as world_size
-    from hocket.train.compat.classic.iterator import TrainingIterator as TrainingIterator
-    from hocket.train.compat.classic.trainer import Trainer as Trainer
-    from hocket.train.compat.classic.training_callbacks import TrainingCallback as TrainingCallback
     from hocket.train.configs import CheckpointConfig as CheckpointConfig
     from hocket.train.configs import DivergenceConfig as DivergenceConfig
     from hocket.train.configs import FailureConfig as FailureConfig

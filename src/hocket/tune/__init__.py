@@ -14,6 +14,9 @@ Only `search.optuna` imports Optuna, when it is used.
 """
 
 from hocket._base import missing as _missing
+from hocket.compat.experiments import Experiment as Experiment
+from hocket.compat.experiments import run as run
+from hocket.compat.experiments import run_experiments as run_experiments
 from hocket.train.checkpoints.checkpoint import Checkpoint as Checkpoint
 from hocket.tune.callback import Callback as Callback
 from hocket.tune.configs import CheckpointConfig as CheckpointConfig
@@ -27,9 +30,6 @@ from hocket.tune.context import get_context as get_context
 from hocket.tune.context import report as report
 from hocket.tune.errors import TuneError as TuneError
 from hocket.tune.experiment_analysis import ExperimentAnalysis as ExperimentAnalysis
-from hocket.tune.functions import Experiment as Experiment
-from hocket.tune.functions import run as run
-from hocket.tune.functions import run_experiments as run_experiments
 from hocket.tune.parameters import with_parameters as with_parameters
 from hocket.tune.program_builder import register_trainable as register_trainable
 from hocket.tune.progress_reporter import CLIReporter as CLIReporter

@@ -1,4 +1,4 @@
 """A package for programs written for Ray: it has `Experiment`, trials and their states."""
 
-from hocket.tune.functions import Experiment as Experiment
+from hocket.compat.experiments import Experiment as Experiment
 from hocket.tune.trial import Trial as Trial

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, NoReturn, Self, final
 
+from hocket.compat.multiprocessing import chunks, pool_workers, results
 from hocket.core import actor as core_actor
 from hocket.core import api, session
-from hocket.util.multiprocessing import chunks, pool_workers, results
 
 CHUNKS_PER_PROCESS = 4
 """The default number of chunks per process into which `map` divides its items. multiprocessing's number."""

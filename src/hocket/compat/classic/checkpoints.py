@@ -12,10 +12,10 @@ from typing import Any
 import cloudpickle
 
 from hocket._base import addresses, texts
+from hocket.compat.classic import session
 from hocket.stores import local_files
 from hocket.stores import trust as trust_module
 from hocket.train import configs
-from hocket.train.compat.classic import session
 from hocket.train.rank import questions
 
 

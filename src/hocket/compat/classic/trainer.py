@@ -13,9 +13,9 @@ from typing import Any, final
 
 from hocket import keywords
 from hocket._base import addresses
+from hocket.compat.classic import checkpoints, iterator, ranks, session, training_callbacks
 from hocket.train import configs, refusals, spellings
 from hocket.train.checkpoints import storage
-from hocket.train.compat.classic import checkpoints, iterator, ranks, session, training_callbacks
 from hocket.train.frameworks import tf_config
 from hocket.train.run import backend as backend_module
 from hocket.train.run import worker_group

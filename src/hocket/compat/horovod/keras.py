@@ -21,8 +21,8 @@ from hocket import extras
 with extras.explain("hocket.train.horovod.keras", "Keras 3", "Run pip install 'hocket[keras]'."):
     import keras
 
+from hocket.compat.horovod import place, verbs
 from hocket.train.frameworks.keras import bridges, framework, steps, variables
-from hocket.train.horovod import place, verbs
 
 is_initialized = place.is_initialized
 rank = place.rank

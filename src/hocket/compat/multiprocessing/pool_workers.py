@@ -26,10 +26,10 @@ from typing import Any
 
 from hocket import exceptions
 from hocket._base import texts
+from hocket.compat.multiprocessing import chunks, results
 from hocket.core import actor as core_actor
 from hocket.core import api, session
 from hocket.engine import contract, unsendable, values
-from hocket.util.multiprocessing import chunks, results
 
 MAX_CHUNKS = 1000
 """How many chunks a message has at most. A guess: by then the message's own cost hardly counts."""

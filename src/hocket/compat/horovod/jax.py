@@ -14,8 +14,8 @@ with extras.explain("hocket.train.horovod.jax", "JAX", "Run pip install 'hocket[
     import jax
     import jax.numpy as jnp
 
+from hocket.compat.horovod import place, verbs
 from hocket.train.frameworks.jax import framework, host_calls, models, optimizers, trees
-from hocket.train.horovod import place, verbs
 
 is_initialized = place.is_initialized
 rank = place.rank

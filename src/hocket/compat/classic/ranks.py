@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
+from hocket.compat.classic import session
 from hocket.core import session as core_session
 from hocket.crew import wait_loop
 from hocket.train import configs, errors
 from hocket.train.checkpoints import storage
-from hocket.train.compat.classic import session
 from hocket.train.rank import questions, rank_actor, rank_info, report_queue
 from hocket.train.run import backend, failures, in_process, training_run, worker_group
 

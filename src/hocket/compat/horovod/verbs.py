@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Final, final
 
 from hocket.collective.arithmetic import ReduceOp
+from hocket.compat.horovod import place
 from hocket.train.frameworks import contract
-from hocket.train.horovod import place
 
 OPS: Final = {
     place.Op.AVERAGE: ReduceOp.MEAN,

@@ -8,8 +8,8 @@ from typing import Any, Self, final
 
 import cloudpickle
 
+from hocket.compat.classic import checkpoints, ranks
 from hocket.train import errors
-from hocket.train.compat.classic import checkpoints, ranks
 from hocket.train.rank import questions
 from hocket.train.run import budget
 

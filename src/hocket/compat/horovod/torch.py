@@ -17,9 +17,9 @@ with extras.explain("hocket.train.horovod.torch", "PyTorch", "Run pip install 'h
     import torch.distributed as dist
 
 from hocket.collective import torch as collective_torch
+from hocket.compat.horovod import place, verbs
 from hocket.train.frameworks.torch import framework
 from hocket.train.frameworks.torch.strategies import averaging, closures
-from hocket.train.horovod import place, verbs
 
 is_initialized = place.is_initialized
 rank = place.rank

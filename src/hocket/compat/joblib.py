@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from hocket import extras
+from hocket.compat import multiprocessing
 from hocket.core import session
-from hocket.util import multiprocessing
 
 with extras.explain("hocket.util.joblib", "joblib", "Run pip install joblib; it also comes with scikit-learn."):
     from joblib import parallel
