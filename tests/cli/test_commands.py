@@ -201,7 +201,7 @@ def test_children_are_found_where_a_thread_ends_meanwhile(monkeypatch: pytest.Mo
 
 
 def test_process_without_a_session_has_no_window() -> None:
-    with pytest.raises(LookupError, match=f"the process {os.getpid()} shows no session"):
+    with pytest.raises(LookupError, match=f"the process {os.getpid()} has no Hocket session"):
         endpoint.ask(os.getpid(), 0.1)
 
 

@@ -149,7 +149,7 @@ def test_interpreter_that_does_not_exist(monkeypatch: pytest.MonkeyPatch, interp
     monkeypatch.setattr("sys.executable", interpreter)
     with (
         hocket.init(num_cpus=1),
-        pytest.raises(RuntimeError, match=r"sys.executable, which is .*: .* Set it"),
+        pytest.raises(RuntimeError, match=r"sys.executable is .*, with which .*: .* Set sys.executable"),
     ):
         hocket.get(hocket.remote(add).remote(1))
 
@@ -609,12 +609,12 @@ def test_call_with_more_values_than_a_message_holds_is_refused_and_the_rest_goes
     refused = count.remote(*values, large)
     after = [count.remote(large) for _ in range(5)]
     dying = end.remote()
-    with pytest.raises(SerializationError, match=r"message 3 has 50\d,\d\d\d bytes, and the most is 200,000"):
+    with pytest.raises(SerializationError, match=r"message 3 has 50\d,\d\d\d bytes; the limit is 200,000"):
         hocket.get(refused, timeout=20)
     with pytest.raises(WorkerCrashedError, match="`end` exited with code 3"):
         hocket.get(dying, timeout=20)
     assert hocket.get(before + after, timeout=20) == [0] * 5 + [1] * 5
     actor = hocket.remote(max_restarts=1)(type("Counter", (), {"count": lambda self, *values: len(values)})).remote()
-    with pytest.raises(SerializationError, match="Put the references into a list and pass that"):
+    with pytest.raises(SerializationError, match="Put the references into a list and pass the list"):
         hocket.get(actor.count.remote(*values), timeout=20)
     assert hocket.get(actor.count.remote(*values[:3]), timeout=20) == 3

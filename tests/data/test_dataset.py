@@ -374,7 +374,7 @@ def test_a_file_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
         data.read_csv(str(tmp_path / "nothing.csv"))
     with pytest.raises(FileNotFoundError, match=r"the folder '.*' has no file whose name ends in \.parquet"):
         data.read_parquet(str(tmp_path))
-    with pytest.raises(ValueError, match="nothing is known of 'quux' in the address 'quux://bucket/rows'"):
+    with pytest.raises(ValueError, match="the address 'quux://bucket/rows' has the unknown scheme 'quux'"):
         data.read_parquet("quux://bucket/rows")
     with pytest.raises(TypeError, match=r"read_json\(\) takes a path or a list of them, but received 3"):
         data.read_json(3)

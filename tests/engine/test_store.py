@@ -604,7 +604,7 @@ def test_full_disk_is_explained_and_the_session_goes_on(run_with_tmpfs: Namespac
     lines = done.stdout.splitlines()
     count = int(lines[0])
     assert count == 6, "memory holds four of 20 MiB, and the disk two and the two small ones"
-    full = rf"No room for an object of 20,971,520 bytes\. Of 83,886,080 bytes of memory [\d,]+ are free; .*{tmp_path} does not take it"
+    full = rf"No room for an object of 20,971,520 bytes: [\d,]+ of 83,886,080 bytes of memory are free, .*{tmp_path} cannot hold the object"
     assert re.match(full, lines[1]), lines[1]
     assert "No space left on device" in lines[1]
     assert lines[3] == f"  <string>:12: {count * 20 * MIB:,} bytes in {count} objects"
@@ -622,7 +622,7 @@ def test_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with hocket.init(num_cpus=1, object_store_memory=80 * MIB, object_spilling_directory=str(tmp_path / "spill")):
         (tmp_path / "spill").touch()  # a file where the folder should be made
-        with pytest.raises(hocket.exceptions.OutOfDiskError, match=r"spill does not take it either \(File exists"):
+        with pytest.raises(hocket.exceptions.OutOfDiskError, match=r"spill cannot hold the object \(File exists"):
             hocket.put(make(0, 100))
 
 

@@ -217,7 +217,7 @@ def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
         fit(3)
     assert caught.value.errno == errno.ENOSPC
     before = train.Result.from_path(small_disk / "run")
-    assert [metrics["step"] for metrics in before.metrics_history] == [0, 1], "what was committed before is whole"
+    assert [metrics["step"] for metrics in before.metrics_history] == [0, 1], "earlier commits are whole"
     left = sorted(path.name for path in (small_disk / "run").iterdir())
     assert left == ["checkpoint_000000", "checkpoint_000001", "run.jsonl"]
     shutil.rmtree(before.best_checkpoints[0][0].path)
