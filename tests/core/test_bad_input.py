@@ -191,7 +191,7 @@ def test_wait(session: hocket.SessionContext) -> None:
         hocket.wait(ref)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="but the list holds 3"):
         hocket.wait([ref, 3])  # type: ignore[type-var]
-    with pytest.raises(ValueError, match="takes distinct ObjectRefs, but the list repeats 1"):
+    with pytest.raises(ValueError, match="takes distinct ObjectRefs, but 1 of the 2 are repetitions"):
         hocket.wait([ref, ref])
     for count in (0, 2):
         with pytest.raises(ValueError, match=rf"must lie between 1 and the number of refs \(1\), but received {count}"):

@@ -266,8 +266,8 @@ def wait(
         )
     if len(set(refs)) != len(refs):
         raise ValueError(
-            f"hocket.wait() takes distinct ObjectRefs, but the list repeats {len(refs) - len(set(refs))}. Write "
-            "hocket.wait(list(dict.fromkeys(refs)))."
+            f"hocket.wait() takes distinct ObjectRefs, but {len(refs) - len(set(refs))} of the {len(refs)} are "
+            "repetitions. Write hocket.wait(list(dict.fromkeys(refs)))."
         )
     if timeout is not None:
         _check_timeout(timeout)

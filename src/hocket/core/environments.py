@@ -75,8 +75,8 @@ def check_supported(name: str, value: Mapping[str, Any]) -> str | None:
     for key in value:
         if key in _CLUSTER_ONLY:
             return (
-                f"{name}[{key!r}] needs a cluster: on this engine every worker uses the driver's Python, so the keys "
-                f"are {list(SUPPORTED)}. Install what you need before you start Python, or run on Ray: "
+                f"{name}[{key!r}] needs a cluster: on this engine every worker uses the driver's Python, so it takes "
+                f"only {list(SUPPORTED)}. Install what you need before you start Python, or run on Ray: "
                 "hocket.init(address=...)."
             )
     for key in ("working_dir", "py_modules"):

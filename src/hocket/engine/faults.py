@@ -27,7 +27,7 @@ POINTS: dict[str, str] = {
     "guardian.before_report": "the guardian has reaped a worker and not yet reported why it died",
     "hub.before_flush": "the driver is about to send to a worker",
     "hub.in_handle": "the driver is about to handle a worker's messages",
-    "train.in_upload": "a rank has sent bytes of a checkpoint's file, and the driver has not received them",
+    "train.in_upload": "a rank is sending bytes of a checkpoint's file, and the driver has not received them",
     "train.in_download": "a rank has received bytes of a checkpoint's file, and not yet checked them",
 }
 """Every point, and the state of the process there."""

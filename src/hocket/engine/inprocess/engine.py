@@ -38,8 +38,8 @@ class InProcessEngine(contract.Engine):
     limits: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "parallelism": (
-                "A task runs in the thread that waits for it, so the driver can do nothing else while it runs or "
-                "waits. A generator runs to its end at once, so an endless generator never returns."
+                "A task runs in the thread that calls it or waits for it, so the driver can do nothing else while it "
+                "runs or waits. A generator runs to its end at once, so an endless generator never returns."
             ),
             "processes": (
                 "There are no worker processes: none can be told apart, inspected, killed, or given settings of "

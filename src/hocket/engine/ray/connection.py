@@ -340,8 +340,8 @@ def _join(address: addresses.Address, request: Request) -> Connection:
 def _explain(address: addresses.Address, error: Exception) -> Exception:
     if "ersion mismatch" in str(error):  # Ray Client compares the versions itself
         return exceptions.VersionMismatchError(
-            f"The cluster at {str(address)!r} has another version of Ray or Python than this process. Install the "
-            f"cluster's version here: {error}"
+            f"The cluster at {str(address)!r} has another version of Ray or Python than this process: "
+            f"{str(error).rstrip('.')}. Install the cluster's versions here."
         )
     return addresses.build_error(address, str(error))
 
