@@ -194,7 +194,7 @@ def test_stopped_worker_costs_only_its_own_task(tmp_path: Path) -> None:
         task = hocket.remote(work)
         stuck = task.remote(tmp_path / "stuck")
         wait_fired(fault, stuck)
-        with pytest.raises(GetTimeoutError, match="1 of 1 objects were not there"):
+        with pytest.raises(GetTimeoutError, match="1 of 1 objects were not ready"):
             hocket.get(stuck, timeout=0.1)
         files = [tmp_path / str(number) for number in range(20)]
         assert hocket.get([task.remote(file) for file in files], timeout=SECONDS) == ["done"] * 20

@@ -107,7 +107,7 @@ def test_wrong_folder_is_refused(name: str, tmp_path: Path) -> None:
         hocket.init(**given)
     given = {name: str(tmp_path / "file")}
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match=rf"{name} must be a folder, but .*file' is none"):
+    with pytest.raises(ValueError, match=rf"{name} must be a folder, but .*file' is not"):
         hocket.init(**given)
 
 
@@ -745,7 +745,7 @@ def test_array_of_a_closure_is_stored_once(session: hocket.SessionContext, caplo
     assert weights[0] == 3
     messages = [record.getMessage() for record in caplog.records if record.name == "hocket"]
     assert len(messages) == 1
-    assert "remote function `use` takes closure variable 'weights' along: 20,971,520 bytes" in messages[0]
+    assert "remote function `use` refers to closure variable 'weights': 20,971,520 bytes" in messages[0]
 
 
 def test_arrays_of_classes_defaults_and_small_closures_travel(session: hocket.SessionContext) -> None:
@@ -814,7 +814,7 @@ def test_function_with_a_large_pickle_warns(session: hocket.SessionContext) -> N
 
 def test_function_with_a_huge_pickle_is_refused(session: hocket.SessionContext) -> None:
     text = "x" * (101 * MIB)
-    with pytest.raises(ValueError, match=r"too large \(105,9.*the most is 104,857,600.*'text'.*hocket.put"):
+    with pytest.raises(ValueError, match=r"too large: 105,9.*the limit is 104,857,600.*'text'.*hocket.put"):
         hocket.remote(lambda: len(text)).remote()
 
 

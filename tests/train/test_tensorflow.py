@@ -115,7 +115,7 @@ def test_two_workers_train_report_and_die_by_name(tmp_path: Path) -> None:
     start = time.monotonic()
     with pytest.raises(
         train.WorkerGroupError,
-        match=r"Rank 1 of 2 died: its process .* (was killed by signal 9|ended, and Ray says of it)",
+        match=r"Rank 1 of 2 died: its process .* (was killed by signal 9|ended; Ray reports)",
     ) as caught:
         fit(train_loop, tmp_path, {"keras": 2, "dies": True})
     assert 1 in caught.value.worker_failures

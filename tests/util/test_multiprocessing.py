@@ -353,7 +353,7 @@ def test_a_process_that_dies_is_named_and_replaced(local_pool: Pool) -> None:
         lambda: local_pool.apply_async(die).get(),
     ):
         with pytest.raises(
-            hocket.exceptions.ActorDiedError, match=r"exited with code 3|Ray keeps no signal, exit code"
+            hocket.exceptions.ActorDiedError, match=r"exited with code 3|Ray reports no signal, exit code"
         ):
             call()
     assert local_pool.map(square, range(10), chunksize=1) == [x * x for x in range(10)]
