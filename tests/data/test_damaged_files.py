@@ -118,12 +118,12 @@ def test_an_archive_that_was_cut_between_its_members(tmp_path: Path) -> None:
     whole = path.read_bytes()
     assert data.read_webdataset(str(path)).count() == 50
     path.write_bytes(whole[: 10 * 1024])
-    with pytest.raises(ValueError, match=r"a.tar': the archive is damaged, or was cut: it has no mark of its end"):
+    with pytest.raises(ValueError, match=r"a.tar': the archive is damaged or incomplete: it has no end mark"):
         data.read_webdataset(str(path)).take_all()
     broken = bytearray(whole)
     broken[20 * 1024 : 20 * 1024 + 3] = b"zzz"  # in a header, whose checksum then is wrong
     path.write_bytes(broken)
-    with pytest.raises(ValueError, match="the archive is damaged, or was cut"):
+    with pytest.raises(ValueError, match="the archive is damaged or incomplete"):
         data.read_webdataset(str(path)).take_all()
     path.write_bytes(whole[: 50 * 1024 + 1024])  # two blocks of zeros, and no padding after them
     assert data.read_webdataset(str(path)).count() == 50
@@ -134,19 +134,19 @@ def test_files_that_change_while_they_are_read(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"x": list(range(100))}), path, row_group_size=100)
     rows = data.read_parquet(path)
     parquet.write_table(pa.table({"x": [1]}), path, row_group_size=1)
-    with pytest.raises(ValueError, match=r"a\.parquet.*it was changed: 100 rows are 1 now"):
+    with pytest.raises(ValueError, match=r"a\.parquet.*it was changed: it had 100 rows, and now has 1"):
         rows.take_all()
     parquet.write_table(pa.table({"y": list(range(1000))}), path, row_group_size=100)
-    with pytest.raises(ValueError, match=r"a.parquet.*it has the columns \['y'\], and had \['x'\]"):
+    with pytest.raises(ValueError, match=r"a.parquet.*it had the columns \['x'\], and now has \['y'\]"):
         rows.take_all()
     path.unlink()
-    with pytest.raises(FileNotFoundError, match=r"there is no file .*a\.parquet.* any more"):
+    with pytest.raises(FileNotFoundError, match=r"the file .*a\.parquet.* no longer exists"):
         rows.take_all()
     text = tmp_path / "a.csv"
     text.write_text("x\n1\n")
     read = data.read_csv(text)
     text.unlink()
-    with pytest.raises(FileNotFoundError, match=r"there is no file .*a\.csv.* any more"):
+    with pytest.raises(FileNotFoundError, match=r"the file .*a\.csv.* no longer exists"):
         read.take_all()
 
 
@@ -190,7 +190,7 @@ def test_folders_that_name_each_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["append", "overwrite", "error"])
 def test_a_manifest_that_is_a_pipe(tmp_path: Path, mode: str) -> None:
     os.mkfifo(tmp_path / "_MANIFEST")
-    with pytest.raises(FileExistsError, match=r"_MANIFEST of .* is no file|has files"):
+    with pytest.raises(FileExistsError, match=r"_MANIFEST of .* is not a file|has files"):
         data.range(3).write_csv(str(tmp_path), mode=mode)
 
 

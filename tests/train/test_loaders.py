@@ -203,7 +203,7 @@ def test_two_loops_at_once_are_refused() -> None:
     (loader,) = prepare(lambda: build(10, 2), 1)
     first, second = iter(loader), iter(loader)
     next(second)
-    with pytest.raises(RuntimeError, match="This loop over the loader was overtaken"):
+    with pytest.raises(RuntimeError, match="This loop over the loader cannot go on"):
         next(first)
 
 
@@ -610,7 +610,9 @@ def test_bad_loaders_are_refused() -> None:
 
 def test_weights_are_of_a_batch() -> None:
     (loader,) = prepare(lambda: build(4, 2), 1)
-    with pytest.raises(RuntimeError, match=r"loader\.weights is of the latest batch, but no batch was handed out yet"):
+    with pytest.raises(
+        RuntimeError, match=r"loader\.weights belongs to the latest batch, but no batch was handed out yet"
+    ):
         _ = loader.weights
 
 
@@ -635,9 +637,9 @@ def test_bad_values_of_a_mean_are_refused() -> None:
         mean.add(1.5)
     with pytest.raises(ValueError, match=r"one of shape \(\)\. Pass the loss of each row, not their mean"):
         mean.add(torch.tensor(1.5))
-    with pytest.raises(ValueError, match="there are 2 for 3 values"):
+    with pytest.raises(ValueError, match="received 2 weights for 3 values"):
         mean.add(torch.ones(3), torch.ones(2))
-    with pytest.raises(ValueError, match="An ExactMean of no values has no mean"):
+    with pytest.raises(ValueError, match="An ExactMean without values has no mean"):
         mean.compute()
     mean.add(torch.tensor([0.5, 9.0], dtype=torch.bfloat16, requires_grad=True), torch.tensor([1.0, 0.0]))
     assert mean.compute() == 0.5
