@@ -118,7 +118,7 @@ def test_stopped_rank_is_told_of(tmp_path: Path) -> None:
         return str(caught.value)
 
     text = run(body, 2, tmp_path, timeout_s=0.5)[0]
-    assert "is stopped, as by SIGSTOP or Ctrl-Z. `kill -CONT" in text
+    assert "is stopped, for example by SIGSTOP or Ctrl-Z. `kill -CONT" in text
     assert "test_host_group.py" in text, "the stack of the one that waits"
 
 

@@ -69,7 +69,7 @@ def test_a_rank_that_is_killed_is_named(tmp_path: Path, backend: str) -> None:
 @pytest.mark.parametrize(
     ("instead", "says", "shows"),
     [
-        (stop, r"Rank 1 \(pid \d+\) is stopped, as by SIGSTOP or Ctrl-Z\.", "in all_reduce"),
+        (stop, r"Rank 1 \(pid \d+\) is stopped, for example by SIGSTOP or Ctrl-Z\.", "in all_reduce"),
         (go_elsewhere, r"Rank 1 \(pid \d+\) has not arrived; its last operation is all_reduce\(", "in go_elsewhere"),
     ],
     ids=["stopped", "elsewhere"],
