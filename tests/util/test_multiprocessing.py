@@ -521,7 +521,9 @@ def test_terminate_fails_what_was_not_done(local_pool: Pool, tmp_path: Path) -> 
     results = [local_pool.apply_async(path.read_text) for _ in range(5)]
     local_pool.terminate()
     for result in results:
-        with pytest.raises(hocket.exceptions.TaskCancelledError, match="The pool was terminated before this was done"):
+        with pytest.raises(
+            hocket.exceptions.TaskCancelledError, match="The pool was terminated before this work was done"
+        ):
             result.get(timeout=30)
     local_pool.join()
 
