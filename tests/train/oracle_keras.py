@@ -76,7 +76,7 @@ REFUSED_BY_SERVERS: Final[Mapping[str, str]] = {
     "ema": "have no SGD(use_ema=True). Leave use_ema out",
     "accumulation": "have no Adam(gradient_accumulation_steps=2). Leave gradient_accumulation_steps out",
     "Adagrad decay": "have no Adagrad(weight_decay=0.1), as Keras computes it. Leave weight_decay out",
-    "SGD momentum decay": r"have no SGD with both momentum=0.9 and weight_decay=0.1, as Keras computes it. Use AdamW, or leave",
+    "SGD momentum decay": r"have no SGD with both momentum=0.9 and weight_decay=0.1, as Keras computes it. Use AdamW",
 }
 
 

@@ -56,8 +56,9 @@ def test_the_ranks_that_differ_are_named_with_what_differs() -> None:
     compare(same, same, same)
     with pytest.raises(
         train.RanksDivergedError,
-        match=r"in report 1 \(after 0 steps\) rank 2 has values of the parameter `second` that differ from rank 0's by up "
-        r"to 2 in the sampled values\. Likely causes: a test\. To train nevertheless, write RunConfig\(divergence_config",
+        match=r"in report 1 \(after 0 steps\) rank 2 has values of the parameter `second` that differ from rank 0's by "
+        r"up to 2 in the sampled values\. Likely causes: a test\. To train nevertheless, write "
+        r"RunConfig\(divergence_config",
     ):
         compare(same, same, other)
     with pytest.raises(train.RanksDivergedError, match="only one of the ranks 0 and 1 has the parameter `second`"):

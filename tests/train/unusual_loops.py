@@ -886,7 +886,8 @@ def leave_out_a_step(model: Any, optimizer: Any, step: int) -> None:
 
 
 UNEQUAL_WAYS = {
-    "lower_the_rate": "in report 1 .after 6 steps. rank 1 has values of the parameter `first.weight` that differ from rank 0's",
+    "lower_the_rate": "in report 1 .after 6 steps. rank 1 has values of the parameter `first.weight` that differ from "
+    "rank 0's",
     "load_weights": "has values of the parameter `first.weight`.* one rank alone loaded or changed weights",
     "write_a_buffer": "rank 1 has values of the buffer `counted` that differ from rank 0's by up to 1 in",
     "change_gradients": "rank 1 has values of the parameter `head.bias`",
