@@ -267,7 +267,7 @@ def list_family(process: psutil.Process) -> list[psutil.Process]:
         ),
         (
             {"action": "flip"},
-            r"action 'flip' damages bytes, and none pass at 'worker\.in_put'\. Choose one of \['train",
+            r"action 'flip' damages bytes, but no bytes pass at 'worker\.in_put'\. Choose one of \['train",
         ),
         ({"hit": 0}, "hit must be 1 or more, but received 0"),
         ({"times": -1}, "times must be 1 or more, but received -1"),

@@ -154,7 +154,7 @@ def test_checkpoints_refuse_what_they_cannot_keep(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be read as a pytree"):
         hocket_jax.load_pytree(tmp_path / "other.npz", like=params)
     for tree, message in (
-        ({"act": "relu"}, r"save_pytree\(\) takes a pytree of arrays, but 'act' is a str: 'relu'. Keep what is no array"),
+        ({"act": "relu"}, r"save_pytree\(\) takes a pytree of arrays, but 'act' is a str: 'relu'. Keep values that are not arrays"),
         ({"f": len}, "'f' is a builtin_function_or_method"),
     ):  # fmt: skip
         with pytest.raises(TypeError, match=message):
@@ -235,7 +235,7 @@ def test_strategies_refuse_what_they_cannot_do() -> None:
         jax_strategies.open_exchange(train.strategies.Strategy(), alone)
     with pytest.raises(TypeError, match="outer optimizer must be a Nesterov"):
         open_local_sgd(outer=list)
-    with pytest.raises(ValueError, match="With LocalSGD the ranks meet in the optimizer's step"):
+    with pytest.raises(ValueError, match="With LocalSGD the ranks average parameters in the optimizer's step"):
         open_local_sgd().average(jnp.ones(1), "average_gradients")
     optimizer = open_local_sgd().adapt_optimizer(optax.sgd(0.1))
     state = optimizer.init(jnp.ones(1))

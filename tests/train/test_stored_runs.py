@@ -234,7 +234,7 @@ def test_what_a_training_function_may_not_report(s3_store: Store) -> None:
         scaling_config=train.ScalingConfig(num_workers=0),
         run_config=train.RunConfig(name="run", storage_path=bucket, storage_filesystem=filesystem),
     )
-    with pytest.raises(ValueError, match=r"report\(\) takes a checkpoint in a folder of this machine, .*as_directory"):
+    with pytest.raises(ValueError, match=r"report\(\) takes a checkpoint in a folder on this machine, .*as_directory"):
         trainer.fit()
     assert s3_server.list_names(filesystem, f"{bucket}/run") == [], "a run that has nothing leaves nothing"
 
@@ -368,7 +368,7 @@ def test_one_run_of_a_name_at_a_time(s3_store: Store) -> None:
         def before_run(self, run_context: train.TrainRunContext) -> None:
             fit(bucket, filesystem)
 
-    with pytest.raises(train.TrainingFailedError, match=r"'run' goes on already, in '.*/run'"):
+    with pytest.raises(train.TrainingFailedError, match=r"The run 'run' is already running in '.*/run'"):
         fit(bucket, filesystem, callbacks=[FitsAgain()])
 
 

@@ -42,7 +42,7 @@ class Exchange(strategy.Exchange):
         outer = settings.outer
         if not (outer is None or isinstance(outer, strategies.Nesterov)):
             raise TypeError(
-                f"In JAX LocalSGD's outer optimizer must be a Nesterov, but received {outer!r}. Write "
+                f"In JAX, LocalSGD's outer optimizer must be a Nesterov, but received {outer!r}. Write "
                 "outer=Nesterov(lr=0.7, momentum=0.9)."
             )
         self._outer: strategies.Nesterov | None = outer
@@ -51,8 +51,9 @@ class Exchange(strategy.Exchange):
 
     def average(self, gradients: object, caller: str) -> Any:
         raise ValueError(
-            f"With LocalSGD the ranks meet in the optimizer's step, and {caller}() would average the gradients of "
-            "each. Give the optimizer to prepare_optimizer() and leave it out, or use the strategy AllReduce."
+            f"With LocalSGD the ranks average parameters in the optimizer's step, but {caller}() would average the "
+            "gradients of each step. Give the optimizer to prepare_optimizer() and leave that call out, or use the "
+            "strategy AllReduce."
         )
 
     def adapt_optimizer(self, optimizer: Any) -> Any:
