@@ -136,7 +136,7 @@ class NoText:
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda make: make.get_actor([None]), TypeError, r"name must be a text, but received \[None\]"),
+        (lambda make: make.get_actor([None]), TypeError, r"name must be text, but received \[None\]"),
         (lambda make: make.timeline(3), TypeError, "filename must be a path, but received 3"),
         (lambda make: make.kill(NoText()), ValueError, "takes an actor handle, but received <NoText without a text"),
         (lambda make: make.cancel(NoText()), TypeError, "takes an ObjectRef, but received <NoText without a text"),
@@ -163,7 +163,7 @@ ANY_HOCKET: Any = hocket
         ),
         (
             lambda: ANY_HOCKET.data.range(1).write_delta("x"),
-            "Dataset has no write_delta, .* write with it in a Datasink",
+            "Dataset has no write_delta, .* use the library in a Datasink",
         ),
         (
             lambda: ANY_HOCKET.data.range(1).groupby("id").with_column,

@@ -100,5 +100,5 @@ def test_a_folder_that_is_shared_on_purpose(shared_place: Path, monkeypatch: pyt
 
 def test_a_preprocessor_is_read_from_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.json")
-    with pytest.raises(OSError, match="It is no file, but a pipe"):
+    with pytest.raises(OSError, match="It is not a regular file, but a pipe"):
         preprocessors.Preprocessor.load(tmp_path / "a.json")

@@ -32,7 +32,7 @@ WRONG: dict[str, Callable[[Path], object]] = {
     "a search's configuration": lambda _: tune.TuneConfig(mode="x"),
     "a trainer's function": lambda _: train.DataParallelTrainer(3),  # type: ignore[arg-type]
     "a trainer's second value": lambda _: train.DataParallelTrainer(fail, train.ScalingConfig()),  # type: ignore[call-arg, arg-type]
-    "what is searched": lambda _: tune.Tuner(3),
+    "a trainable": lambda _: tune.Tuner(3),
     "a scheduler": lambda _: tune.schedulers.ASHAScheduler(max_t=-1),
     "a space": lambda _: tune.uniform(1, "x"),  # type: ignore[arg-type]
     "a trial's error": lambda folder: search(folder).fit(),

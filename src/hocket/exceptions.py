@@ -535,7 +535,7 @@ class ActorError(HocketError):
         try:
             origin: BaseException = pickle.loads(self._cause_data)
         except Exception as error:  # a user's exception may raise anything when it is made
-            return HocketError(f"What it raised cannot be read here: {texts.describe(error)}")
+            return HocketError(f"The exception of the constructor cannot be read here: {texts.describe(error)}")
         return origin
 
     def __reduce__(self) -> tuple[object, ...]:

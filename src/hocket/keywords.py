@@ -269,8 +269,8 @@ def _refuse_change(cls: type, name: str) -> NoReturn:
     """Raise for a change of a frozen dataclass, as Python does, and say what to write instead."""
     kind = cls.__name__
     raise dataclasses.FrozenInstanceError(
-        f"{kind} cannot be changed, and its {name!r} was to be. Give that to {kind}(...), or make another one with "
-        f"dataclasses.replace(old, {name}=...)."
+        f"{kind} cannot be changed: {name!r} can be set only when it is made. Pass it to {kind}(...), or make a "
+        f"changed copy with dataclasses.replace(old, {name}=...)."
     ) from None
 
 

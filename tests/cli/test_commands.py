@@ -149,9 +149,7 @@ def test_status_says_where_to_look_for_sessions_on_ray(
             assert main.main(["status"]) == 0
         finally:
             process.kill()
-    assert (
-        "A Ray runs on this machine. Sessions on it are not shown here: `ray status` tells" in capsys.readouterr().out
-    )
+    assert "Ray runs on this machine. Sessions on Ray are not shown here: see `ray status`" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -201,14 +199,14 @@ def test_children_are_found_where_a_thread_ends_meanwhile(monkeypatch: pytest.Mo
 
 
 def test_process_without_a_session_has_no_window() -> None:
-    with pytest.raises(LookupError, match=f"the process {os.getpid()} shows no session"):
+    with pytest.raises(LookupError, match=f"the process {os.getpid()} has no Hocket session"):
         endpoint.ask(os.getpid(), 0.1)
 
 
 def test_no_session_is_said_in_a_sentence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "list_sessions", list)
     assert main.main(["status"]) == 0
-    assert "No session of yours has workers on this machine." in capsys.readouterr().out
+    assert "You have no session with workers on this machine." in capsys.readouterr().out
     assert main.main(["status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
 
@@ -278,7 +276,7 @@ def test_doctor_names_what_fails_and_the_remedy(
     monkeypatch.setattr(os, "memfd_create", refuse)
     assert main.main(["doctor"]) == 1
     text = " ".join(capsys.readouterr().out.split())
-    assert "FAILED memfd_create [Errno 1] Operation not permitted -> Large values live in memfds" in text
+    assert "FAILED memfd_create [Errno 1] Operation not permitted -> Large values are kept in memfds" in text
     assert "FAILED a task runs" in text, "the self-test stops at the first step that fails"
     assert "an actor counts" not in text
     assert not hocket.is_initialized()
@@ -391,7 +389,7 @@ def test_dashboard_names_its_extra(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 def test_demo_refuses_what_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert main.main(["demo", "--quiet", "--output", str(tmp_path / "file")]) == 1
-    assert "is a file, and must be a folder. Give another name." in capsys.readouterr().err
+    assert "file', which is a file. Give another name." in capsys.readouterr().err
     assert main.main(["demo", "--quiet", "--workers", "9999999", "--output", str(tmp_path / "new")]) == 1
     assert "--workers 9999999 is more than" in capsys.readouterr().err
     hocket.shutdown()

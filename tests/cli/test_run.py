@@ -276,7 +276,7 @@ def test_an_error_names_the_rank_and_ends_the_others(launch: Launch) -> None:
     """
     _, err = finish(launch(source, "--workers", "3"), 1)
     assert "hocket run: rank 1 of 3 failed first: it raised ValueError: rank 1 cannot go on (pid " in err
-    assert "Ranks 0, 2: ended by the launcher after that." in err
+    assert "Ranks 0, 2: ended by the launcher afterwards." in err
     assert "--max-restarts N" in err
     assert err.count("Traceback") == 2, "as it came, and in the message"
     assert "agent.py" not in err
@@ -308,7 +308,7 @@ def test_a_killed_rank_is_named(launch: Launch) -> None:
     assert f"rank 1 of 2 failed first: it was killed by signal 9 (SIGKILL) (pid {pids[1]}, after " in err
     assert "peak memory" in err
     assert "SIGKILL comes from outside" in err
-    assert "Rank 0: ended by the launcher after that." in err
+    assert "Rank 0: ended by the launcher afterwards." in err
     wait_until_gone(pids)
 
 
@@ -379,7 +379,7 @@ def test_what_torch_records_is_shown(launch: Launch) -> None:
             os._exit(4)
     """
     _, err = finish(launch(source), 4)
-    assert "What it recorded in TORCHELASTIC_ERROR_FILE:" in err
+    assert "Its record in TORCHELASTIC_ERROR_FILE:" in err
     assert "ValueError: recorded" in err
 
 
@@ -440,7 +440,7 @@ def test_no_process_outlives_a_keeper_that_is_killed(launch: Launch) -> None:
     os.kill(pids[-1], signal.SIGKILL)
     _, err = finish(process, 1)
     wait_until_gone(pids)
-    assert "the process that keeps the ranks was killed by signal 9 (SIGKILL)" in err
+    assert "the process that supervises the ranks was killed by signal 9 (SIGKILL)" in err
 
 
 @pytest.mark.slow
@@ -568,7 +568,7 @@ def test_ranks_that_ignore_a_signal_are_killed_after_the_grace(launch: Launch) -
         (["empty"], "the folder 'empty' has no __main__.py"),
         (["--workers", "0", "script.py"], "--workers must be a whole number from 1 to 10,000.* received '0'"),
         (["--workers", "many", "script.py"], "received 'many'"),
-        (["--workers", "gpu", "script.py"], "there is none here. Write --workers cpu"),
+        (["--workers", "gpu", "script.py"], "this machine has none. Write --workers cpu"),
     ],
 )
 def test_what_cannot_be_run_is_said_with_code_2(
@@ -591,8 +591,8 @@ def test_what_cannot_be_run_is_said_with_code_2(
         ([], r"the following arguments are required: SCRIPT\n"),
         (["--log-dir=", "script.py"], "--log-dir.*must not be empty"),
         (["--local-ranks-filter", "", "script.py"], "--local-ranks-filter.*must not be empty"),
-        (["--numa-binding", "node", "script.py"], "--numa-binding is an option of torchrun's that hocket run does not"),
-        (["--virtual-local-rank", "script.py"], "--virtual-local-rank is an option of torchrun's"),
+        (["--numa-binding", "node", "script.py"], "hocket run does not have torchrun's option --numa-binding. Leave"),
+        (["--virtual-local-rank", "script.py"], "does not have torchrun's option --virtual-local-rank"),
         (["--max-restarts", "-1", "script.py"], "must be a whole number that is 0 or more, but received '-1'"),
         (["--threads", "0", "script.py"], "must be a whole number that is 1 or more, but received '0'"),
         (["--grace", "nan", "script.py"], "must be a number of seconds, 0 or more, but received 'nan'"),
@@ -600,10 +600,10 @@ def test_what_cannot_be_run_is_said_with_code_2(
         (["--backend", "nccl", "script.py"], "--backend: invalid choice: 'nccl'"),
         (["--nonsense", "script.py"], r"usage: hocket run \[options\]"),
         (["--nonsense", "script.py"], "hocket run: error: unrecognized arguments: --nonsense"),
-        (["--epochs", "3", "script.py"], "unrecognized arguments: --epochs. The script's own arguments come after the"),
+        (["--epochs", "3", "script.py"], "unrecognized arguments: --epochs. Write the script's own arguments after"),
         (
             ["--worker", "2", "script.py"],
-            "unrecognized arguments: --worker. Did you mean --workers 2. The script's own",
+            "unrecognized arguments: --worker. Did you mean --workers 2. Write the script's own",
         ),
         (["--worker=2", "script.py"], "--worker=2. Did you mean --workers 2."),
         (["-n", "2", "script.py"], "-n. Did you mean --workers 2."),
@@ -632,15 +632,15 @@ def assert_matches(text: str, pattern: str) -> None:
         (
             ("--workers", "2"),
             (
-                "`--workers` stands behind the script and goes to it. If it is meant for the launcher, write hocket run "
+                "`--workers` follows the script, which receives it. If it is meant for the launcher, write hocket run "
                 "--workers 2 script.py"
             ),
         ),
         (
             ("--epochs", "3", "--max_restarts=2", "--prefix", "--prefix"),
             (
-                "`--max_restarts`, `--prefix` stand behind the script and go to it. If they are meant for the launcher, "
-                "write hocket run --max_restarts=2 --prefix script.py"
+                "`--max_restarts`, `--prefix` follow the script, which receives them. If they are meant for the "
+                "launcher, write hocket run --max_restarts=2 --prefix script.py"
             ),
         ),
         (("--epochs", "3", "--", "--workers", "2"), ""),
@@ -658,7 +658,7 @@ def test_options_behind_a_module_are_told_of_with_it() -> None:
     parser = main.build_parser().parse_args(["run", "script.py"]).parser
     said = flags.describe_misplaced(parser, "package.script", ["--workers", "2"], is_module=True)
     assert said.endswith(
-        "behind the module and goes to it. If it is meant for the launcher, write hocket run "
+        "follows the module, which receives it. If it is meant for the launcher, write hocket run "
         "--workers 2 -m package.script"
     )
 
@@ -757,7 +757,10 @@ def test_memory_that_ran_out_is_named_with_what_to_do() -> None:
     ]
     text = report.explain(endings, attempt=0, max_restarts=0)
     assert "rank 1 of 4 failed first: it was killed by signal 9 (SIGKILL) (pid 101, after 1.0 s)." in text
-    assert "Rank 0: exited with code 1, later.\nRank 2: ended well.\nRank 3: ended by the launcher after that." in text
+    assert (
+        "Rank 0: exited with code 1, later.\nRank 2: ended without an error.\nRank 3: ended by the launcher afterwards."
+        in text
+    )
     assert "use smaller batches, or fewer --workers" in text
 
 
@@ -770,7 +773,7 @@ def test_a_killed_rank_is_the_cause_of_what_others_raise_when_they_lose_it() -> 
     assert report.find_first([lost, aborted, late]) is lost
     text = report.explain([lost, killed], attempt=0, max_restarts=0)
     assert "rank 1 of 2 failed first: it was killed by signal 9 (SIGKILL)" in text
-    assert "Rank 0: exited with code 1, just before that was seen.\nSIGKILL comes from outside" in text
+    assert "Rank 0: exited with code 1, just before that failure was noticed.\nSIGKILL comes from outside" in text
 
 
 def test_a_rank_that_somebody_killed_is_not_said_to_be_ended_by_us(launch: Launch, tmp_path: Path) -> None:
@@ -830,7 +833,7 @@ def test_options_of_torchrun_that_change_nothing_are_taken(launch: Launch) -> No
     assert (process.returncode, out) == (0, "1\n")
     (line,) = words.splitlines()
     assert line.startswith("hocket run: without effect: --rdzv_backend, --rdzv-endpoint, --rdzv_id, --node_rank, ")
-    assert line.endswith("The ranks are on one machine, and find each other by themselves.")
+    assert line.endswith("All ranks are on one machine, and find each other without these options.")
 
 
 WRITES = """
@@ -956,7 +959,10 @@ def test_a_folder_that_cannot_be_made_ends_the_launch(launch: Launch, folder: Pa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--tee", "4"], "--tee takes 0 .nothing., 1 .stdout., 2 .stderr. or 3 .both., or such for each of the ranks"),
+        (
+            ["--tee", "4"],
+            "--tee takes 0 .nothing., 1 .stdout., 2 .stderr. or 3 .both., or one of these for each of the ranks",
+        ),
         (["--redirects", "0:1,0:2"], "--redirects names rank 0 twice: '0:1,0:2'"),
         (["--redirects", "7:1"], "--redirects takes .* but received '7:1'"),
         (["-r", "1,2"], "--redirects takes .* but received '1,2'"),
@@ -1039,7 +1045,8 @@ def test_ranks_that_go_on_after_others_have_ended_are_told_of(launch: Launch, mo
     assert process.stderr is not None
     words = process.stderr.readline()
     assert re.search(
-        r"rank 0 ended 0 s ago, and rank 1 \(pid \d+\) goes on\. .*Ctrl-C or SIGTERM ends the launch", words
+        r"rank 0 ended 0 s ago, but rank 1 \(pid \d+\) is still running\. .*stop the launch with Ctrl-C or SIGTERM",
+        words,
     )
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)

@@ -115,15 +115,21 @@ def test_bad_input() -> None:
         "backend must be one of": (collective.init_collective_group, 2, 0, "nccl", "new"),
         "is in the group 'pair' already": (collective.init_collective_group, 2, 0, "hocket", "pair"),
         "received rank=2 of world_size=2": (collective.init_collective_group, 2, 2, "hocket", "new"),
-        "was begun with 2 by another rank": (collective.init_collective_group, 3, 0, "hocket", "fresh"),
+        "another rank made the group 'fresh' with world_size=2": (
+            collective.init_collective_group,
+            3,
+            0,
+            "hocket",
+            "fresh",
+        ),
         "is not in a group 'nobody'": (collective.allreduce, np.ones(3), "nobody"),
         "dst_rank must be one of 0 to 1, but received 5": (collective.reduce, np.ones(3), 5, "pair"),
         "one tensor for each of 2 ranks, but received 1": (collective.allgather, [np.ones(3)], np.ones(3), "pair"),
         "must have the size and dtype": (collective.allgather, [np.ones(3), np.ones(2)], np.ones(3), "pair"),
         "read-only": (collective.allreduce, readonly, "pair"),
-        "sends to and receives from another one": (collective.send, np.ones(3), 0, "pair"),
+        "can send to and receive from the other ranks": (collective.send, np.ones(3), 0, "pair"),
     }.items():
-        if "begun" in expected:
+        if "fresh" in expected:
             board = hocket.remote(num_cpus=0, name="hocket-collective/fresh")(rendezvous.RendezvousActor).remote(2)
             hocket.get(board.get_size.remote())
         assert expected in hocket.get(members[0].run.remote(fail, *call))
@@ -135,7 +141,7 @@ def test_a_rank_that_is_taken() -> None:
     members = build_members(2)
     refs = [one.join.remote(3, 0, "twice") for one in members]
     ready, _ = hocket.wait(refs, timeout=20)
-    with pytest.raises(ValueError, match="0 is taken: another process has this rank"):
+    with pytest.raises(ValueError, match="Rank 0 is taken: another process has it"):
         hocket.get(ready[0])
 
 
@@ -153,7 +159,7 @@ def test_what_numpy_copies_can_be_sent_and_not_changed() -> None:
             lambda: collective.recv([0.0], 1 - rank, "lists"),
         ]
         for call in calls:
-            with pytest.raises(ValueError, match="numpy makes a copy: the result would be lost"):
+            with pytest.raises(ValueError, match="which numpy copies: the result would be lost"):
                 call()
         gathered, own, got = [np.zeros(1), np.zeros(1)], np.zeros(1), np.zeros(1)
         collective.allgather(gathered, [float(rank)], "lists")

@@ -301,15 +301,15 @@ def test_groups_of_some_ranks(tmp_path: Path) -> None:
 def test_different_operations_are_named(tmp_path: Path) -> None:
     def body(rank: int, size: int) -> str:
         calls = [lambda: dist.all_reduce(torch.ones(4)), lambda: dist.broadcast(torch.ones(3), 1)]
-        with pytest.raises(Exception, match="at the same place") as caught:
+        with pytest.raises(Exception, match="at the same point") as caught:
             calls[rank]()
-        with pytest.raises(Exception, match="at the same place"):
+        with pytest.raises(Exception, match="at the same point"):
             dist.barrier()
         return str(caught.value)
 
     first, second = run(body, 2, tmp_path)
-    assert "Rank 0 calls all_reduce(16 bytes of f32, sum), but rank 1 at the same place broadcast(12 bytes" in first
-    assert "Rank 1 calls broadcast(12 bytes of f32, root 1), but rank 0 at the same place all_reduce(16" in second
+    assert "Rank 0 calls all_reduce(16 bytes of f32, sum), but rank 1 calls broadcast(12 bytes" in first
+    assert "Rank 1 calls broadcast(12 bytes of f32, root 1), but rank 0 calls all_reduce(16" in second
 
 
 @pytest.mark.usefixtures("shared_session")
@@ -340,7 +340,7 @@ def test_a_rank_that_does_not_come_is_named_with_its_stack(tmp_path: Path) -> No
 
     text = run(body, 2, tmp_path, timeout_s=1.0)[0]
     assert "for rank 1" in text
-    assert "has not come; the last that it called is nothing" in text
+    assert "has not arrived; its last operation is nothing" in text
     assert "in dawdle" in text
 
 
@@ -371,19 +371,22 @@ def test_bad_input(tmp_path: Path) -> None:
         first,
         [
             "on meta",
-            "op=BXOR is about the bits of whole numbers, but received float32",
-            "reduces by SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR, but received PREMUL_SUM",
+            "op=BXOR combines the bits of integers, but received float32",
+            "supports the operations SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR, but received PREMUL_SUM",
             "needs floats",
             "layout torch.sparse",
-            "Sparse tensors can be summed or averaged, but received op=MAX",
-            "must reduce tensors of one shape and as many sparse dimensions, but they have [(2, 2), (3, 3)]",
+            "Sparse tensors support only op=SUM and op=MEAN, but received op=MAX",
             (
-                "no output_split_sizes, so 2 ranks share the rows of the output evenly, but there are 3. Pass "
-                "output_split_sizes"
+                "must reduce tensors of the same shape and with the same number of sparse dimensions, but they have "
+                "[(2, 2), (3, 3)]"
             ),
             (
-                "no input_split_sizes, so 2 ranks share the rows of the input evenly, but there are 3. Pass "
-                "input_split_sizes"
+                "no output_split_sizes, so 2 ranks must share the rows of the output evenly, but there are 3 rows. "
+                "Pass output_split_sizes"
+            ),
+            (
+                "no input_split_sizes, so 2 ranks must share the rows of the input evenly, but there are 3 rows. "
+                "Pass input_split_sizes"
             ),
             "[2.0, 2.0]",
         ],

@@ -149,7 +149,7 @@ def test_interpreter_that_does_not_exist(monkeypatch: pytest.MonkeyPatch, interp
     monkeypatch.setattr("sys.executable", interpreter)
     with (
         hocket.init(num_cpus=1),
-        pytest.raises(RuntimeError, match=r"sys.executable, which is .*: .* Set it"),
+        pytest.raises(RuntimeError, match=r"sys.executable is .*, with which .*: .* Set sys.executable"),
     ):
         hocket.get(hocket.remote(add).remote(1))
 
@@ -189,9 +189,9 @@ def test_wait(session: hocket.SessionContext) -> None:
         TypeError, match=r"takes a list of ObjectRefs, but received an ObjectRef. Write hocket.wait\(\[ref\]\)"
     ):
         hocket.wait(ref)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="but it holds 3"):
+    with pytest.raises(TypeError, match="but the list holds 3"):
         hocket.wait([ref, 3])  # type: ignore[type-var]
-    with pytest.raises(ValueError, match="needs distinct ObjectRefs, but 1 are given twice"):
+    with pytest.raises(ValueError, match="takes distinct ObjectRefs, but 1 of the 2 are repetitions"):
         hocket.wait([ref, ref])
     for count in (0, 2):
         with pytest.raises(ValueError, match=rf"must lie between 1 and the number of refs \(1\), but received {count}"):
@@ -227,8 +227,11 @@ def test_cancel_kill_and_get_actor(session: hocket.SessionContext) -> None:
             lambda function, ref: hocket.remote(Thing).grow,
             r"Build an actor first: t = Thing\.remote\(\.\.\.\); t\.grow\.remote\(\.\.\.\)",
         ),
-        (lambda function, ref: 3, r"received 3 of the type int\. Pass only what \.remote\(\) or put\(\) returned"),
-        (lambda function, ref: "ab", r"Pass only what \.remote\(\) or put\(\) returned"),
+        (
+            lambda function, ref: 3,
+            r"received 3 of the type int\. Pass only references that \.remote\(\) or put\(\) returned",
+        ),
+        (lambda function, ref: "ab", r"Pass only references that \.remote\(\) or put\(\) returned"),
     ],
 )
 def test_what_get_is_given_instead_of_references(make: Any, message: str, session: object) -> None:
@@ -242,7 +245,7 @@ def test_get_of_an_argument_inside_a_task(session: hocket.SessionContext) -> Non
         return hocket.get(value)
 
     for value in (3, [1, 2], {"a": 1}):
-        with pytest.raises(ValueError, match="given as an argument is its value already"):
+        with pytest.raises(ValueError, match="an argument that was passed as a reference is already the value"):
             hocket.get(hocket.remote(use).remote(hocket.put(value)))
     with pytest.raises(ValueError, match=r"Write hocket\.get\(list\(refs\)\)"):
         hocket.get(hocket.remote(use).remote((hocket.put(1),)))
@@ -437,7 +440,7 @@ def test_looking_without_a_session() -> None:
 def test_references_of_an_earlier_session(session: hocket.SessionContext) -> None:
     ref = hocket.put(1)
     hocket.shutdown()
-    with pytest.raises(hocket.exceptions.SessionClosedError, match="shut down are gone: run again what made them"):
+    with pytest.raises(hocket.exceptions.SessionClosedError, match="shut down are gone: make them again"):
         hocket.get(ref)
     hocket.init(num_cpus=2)
     with pytest.raises(hocket.exceptions.ObjectLostError, match="session that is closed"):
@@ -448,7 +451,7 @@ def test_references_of_an_earlier_session(session: hocket.SessionContext) -> Non
     ("bundles", "strategy", "error", "message"),
     [
         ([], "PACK", ValueError, "list of at least one dict"),
-        ([{}], "PACK", ValueError, "Bundle 0 must ask for something"),
+        ([{}], "PACK", ValueError, "Bundle 0 must have an amount above 0"),
         ([{"CPU": -1}], "PACK", ValueError, "of bundle 0 must be 0 or more, but received -1"),
         ([3], "PACK", TypeError, "Bundle 0 must be a dict"),
         ([{"CPU": 1}], "NEAR", ValueError, "Invalid placement group strategy 'NEAR'"),
@@ -563,9 +566,9 @@ def test_a_reference_used_as_its_value_says_what_to_write(session: hocket.Sessio
     uses += [functools.partial(apply, 1) for apply in binary]
     uses += [functools.partial(lambda apply, one: apply(one, 1), apply) for apply in binary]
     for use in uses:
-        with pytest.raises(TypeError, match=r"An ObjectRef is no value: .* Write hocket\.get\(ref\) for the value"):
+        with pytest.raises(TypeError, match=r"An ObjectRef is not a value, .* Write hocket\.get\(ref\) for the value"):
             use(ref)
-    with pytest.raises(TypeError, match=r"An ObjectRef is no value: .* Write hocket\.get\(ref\) for the value"):
+    with pytest.raises(TypeError, match=r"An ObjectRef is not a value, .* Write hocket\.get\(ref\) for the value"):
         ref[0] = 1  # type: ignore[index]
     assert f"{ref}" == str(ref)
     assert not isinstance(ref, Iterable)
@@ -573,7 +576,9 @@ def test_a_reference_used_as_its_value_says_what_to_write(session: hocket.Sessio
 
 def test_the_truth_of_a_reference_is_that_it_is_there_and_said_so(session: hocket.SessionContext) -> None:
     ref = hocket.put(0)
-    with pytest.warns(UserWarning, match=r"Write hocket\.get\(ref\) for the value; it is always true") as caught:
+    with pytest.warns(
+        UserWarning, match=r"Write hocket\.get\(ref\) for the value; an ObjectRef is always true"
+    ) as caught:
         assert ref or None  # type: ignore[truthy-bool]  # as in Ray, whatever its value is
     assert caught[0].filename == __file__
 
@@ -609,12 +614,12 @@ def test_call_with_more_values_than_a_message_holds_is_refused_and_the_rest_goes
     refused = count.remote(*values, large)
     after = [count.remote(large) for _ in range(5)]
     dying = end.remote()
-    with pytest.raises(SerializationError, match=r"message 3 has 50\d,\d\d\d bytes, and the most is 200,000"):
+    with pytest.raises(SerializationError, match=r"message 3 has 50\d,\d\d\d bytes; the limit is 200,000"):
         hocket.get(refused, timeout=20)
     with pytest.raises(WorkerCrashedError, match="`end` exited with code 3"):
         hocket.get(dying, timeout=20)
     assert hocket.get(before + after, timeout=20) == [0] * 5 + [1] * 5
     actor = hocket.remote(max_restarts=1)(type("Counter", (), {"count": lambda self, *values: len(values)})).remote()
-    with pytest.raises(SerializationError, match="Put the references into a list and pass that"):
+    with pytest.raises(SerializationError, match="Put the references into a list and pass the list"):
         hocket.get(actor.count.remote(*values), timeout=20)
     assert hocket.get(actor.count.remote(*values[:3]), timeout=20) == 3

@@ -176,7 +176,7 @@ def test_no_terminal_is_explained() -> None:
         timeout=40,
     )
     assert done.returncode == 1
-    assert "breakpoint() in `double` found no terminal: the driver's stdin is not one" in done.stderr
+    assert "breakpoint() in `double` found no terminal: the driver's stdin is not a terminal" in done.stderr
     assert 'hocket.init(engine="inprocess")' in done.stderr
 
 

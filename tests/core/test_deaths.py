@@ -353,7 +353,7 @@ def test_tasks_do_not_wait_behind_a_worker_that_is_silent(file: Path, silence: A
     hocket.get([mixed.remote(number) for number in range(1, 300)], timeout=SECONDS)  # it is known to be short
     refs = [mixed.remote(number) for number in range(100)]
     assert hocket.get(refs[1:], timeout=SECONDS) == list(range(1, 100))
-    with pytest.raises(GetTimeoutError, match="1 of 1 objects were not there"):
+    with pytest.raises(GetTimeoutError, match="1 of 1 objects were not ready"):
         hocket.get(refs[0], timeout=0.01)
     hocket.cancel(refs[0], force=True)
 

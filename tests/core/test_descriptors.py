@@ -146,7 +146,7 @@ def test_too_few_descriptors_are_refused(limit: int) -> None:
     ended = run_with_limit(limit, "hocket.get(hocket.remote(one).remote(1))")
     last = ended.stderr.splitlines()[-1]
     assert last.startswith("hocket.exceptions.DescriptorLimitError: A session needs 20 free descriptors")
-    assert f"it may have {limit}. Write `ulimit -n 4096` before" in last
+    assert f"the limit is {limit}. Run `ulimit -n 4096` before" in last
     assert ended.returncode == 1
 
 

@@ -194,7 +194,7 @@ def test_stopped_worker_costs_only_its_own_task(tmp_path: Path) -> None:
         task = hocket.remote(work)
         stuck = task.remote(tmp_path / "stuck")
         wait_fired(fault, stuck)
-        with pytest.raises(GetTimeoutError, match="1 of 1 objects were not there"):
+        with pytest.raises(GetTimeoutError, match="1 of 1 objects were not ready"):
             hocket.get(stuck, timeout=0.1)
         files = [tmp_path / str(number) for number in range(20)]
         assert hocket.get([task.remote(file) for file in files], timeout=SECONDS) == ["done"] * 20
@@ -267,7 +267,7 @@ def list_family(process: psutil.Process) -> list[psutil.Process]:
         ),
         (
             {"action": "flip"},
-            r"action 'flip' damages bytes, and none pass at 'worker\.in_put'\. Choose one of \['train",
+            r"action 'flip' damages bytes, but no bytes pass at 'worker\.in_put'\. Choose one of \['train",
         ),
         ({"hit": 0}, "hit must be 1 or more, but received 0"),
         ({"times": -1}, "times must be 1 or more, but received -1"),

@@ -242,5 +242,5 @@ def test_fork_of_the_driver_has_no_session(start_script: RunScript) -> None:
     process = start_script(DRIVER)
     out, err = process.communicate(timeout=50)
     assert out == "[0, 1, 1, 1, 3, 0]\nTrue 3 3000000\n", err
-    assert "is a fork of one that has a session" in err
+    assert "is a fork of a process with a session" in err
     assert process.returncode == 0

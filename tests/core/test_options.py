@@ -49,8 +49,8 @@ BOTH = [
     ({"accelerator_type": ""}, ValueError, "'accelerator_type' must not be empty"),
     ({"accelerator_type": 3}, TypeError, "type of keyword 'accelerator_type' must be str"),
     ({"scheduling_strategy": 3}, TypeError, "type of keyword 'scheduling_strategy' must be str or PlacementGroup"),
-    ({"label_selector": {"disk": 3}}, ValueError, "must go from text to text"),
-    ({"label_selector": {"disk": "in(a, b"}}, ValueError, "lacks its closing bracket"),
+    ({"label_selector": {"disk": 3}}, ValueError, "must map text to text"),
+    ({"label_selector": {"disk": "in(a, b"}}, ValueError, "lacks the closing bracket"),
     ({"label_selector": "disk"}, TypeError, "type of keyword 'label_selector' must be dict"),
     ({"fallback_strategy": [{"disk": "ssd"}]}, ValueError, "must be a list of dicts such as"),
     ({"runtime_env": {"envvars": {}}}, ValueError, r"runtime_env\['envvars'\] is unknown. Valid keys are"),
@@ -81,8 +81,8 @@ def test_options_of_both(options: dict[str, Any], error: type[Exception], messag
     [
         ({"num_returns": "many"}, ValueError, "must be a number, 'streaming' or 'dynamic', but received 'many'"),
         ({"num_returns": 1.5}, TypeError, "type of keyword 'num_returns' must be int or str"),
-        ({"num_returns": "streaming"}, ValueError, "is for generators, and `add` is none"),
-        ({"num_returns": "dynamic"}, ValueError, "is for generators, and `add` is none"),
+        ({"num_returns": "streaming"}, ValueError, "is for generators, but `add` is not a generator function"),
+        ({"num_returns": "dynamic"}, ValueError, "is for generators, but `add` is not a generator function"),
         ({"max_calls": -1}, ValueError, "'max_calls' must be 0 or more, but received -1"),
         ({"max_restarts": 1}, ValueError, "Invalid option keyword 'max_restarts' for remote function `add`"),
         ({"retry_exceptions": ValueError}, TypeError, "type of keyword 'retry_exceptions' must be bool or list"),
@@ -107,7 +107,7 @@ def test_options_of_tasks(options: dict[str, Any], error: type[Exception], messa
         ({"concurrency_groups": "io"}, TypeError, "type of keyword 'concurrency_groups' must be dict or list"),
         ({"namespace": ""}, ValueError, "'namespace' must not be empty"),
         ({"get_if_exists": 1}, TypeError, "type of keyword 'get_if_exists' must be bool"),
-        ({"max_concurrency": 2, "allow_out_of_order_execution": False}, ValueError, "does not go with actor class"),
+        ({"max_concurrency": 2, "allow_out_of_order_execution": False}, ValueError, "is not possible for actor class"),
         ({"num_returns": 2}, ValueError, "Invalid option keyword 'num_returns' for actor class"),
     ],
 )
@@ -117,7 +117,7 @@ def test_options_of_actors(options: dict[str, Any], error: type[Exception], mess
 
 
 def test_coroutines_have_no_order() -> None:
-    with pytest.raises(ValueError, match="does not go with actor class `Coroutines`"):
+    with pytest.raises(ValueError, match="is not possible for actor class `Coroutines`"):
         hocket.remote(allow_out_of_order_execution=False)(Coroutines)
 
 
@@ -220,7 +220,7 @@ def test_placement_group_keywords(session: hocket.SessionContext) -> None:
 
 def test_unknown_concurrency_group(session: hocket.SessionContext) -> None:
     thing = hocket.remote(Thing).remote()
-    with pytest.raises(ValueError, match=r"names the concurrency group 'io', but actor class `Thing` has \[\]"):
+    with pytest.raises(ValueError, match=r"names the concurrency group 'io', but actor class `Thing` declares \[\]"):
         thing.read.remote()
     with pytest.raises(ValueError, match="names the concurrency group 'disk'"):
         thing.grow.options(concurrency_group="disk")

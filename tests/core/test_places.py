@@ -26,7 +26,7 @@ NOWHERE = "127.0.0.1:1"
 @pytest.mark.parametrize("engine", ["local", "inprocess"], ids=["on this machine", "in this process"])
 def test_address_and_another_engine(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
     with pytest.raises(
-        ValueError, match=rf"address='{NOWHERE}' asks for a Ray cluster, and engine='{engine}' runs on this machine"
+        ValueError, match=rf"address='{NOWHERE}' names a Ray cluster, but engine='{engine}' runs on this machine"
     ):
         hocket.init(NOWHERE, engine=engine)
     monkeypatch.setenv("HOCKET_ADDRESS", NOWHERE)

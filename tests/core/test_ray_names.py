@@ -144,15 +144,15 @@ def test_the_node_and_the_store_are_resources() -> None:
 @pytest.mark.parametrize(
     ("selector", "match"),
     [
-        ({"disk": "matches(x)"}, r"'matches\(x\)' is no condition on label 'disk'\. Write 'a', '!a', 'in\(a, b\)'"),
-        ({"disk": "in(a,, b)"}, r"'in\(a,, b\)' is no condition"),
-        ({"disk": "in()"}, "is no condition"),
-        ({"disk": "!!ssd"}, "is no condition"),
-        ({"disk": "-ssd"}, "is no condition"),
-        ({"disk": "s" * 64}, "is no condition"),
-        ({"-disk": "ssd"}, r"The label '-disk' must be named with 1 to 63 letters"),
+        ({"disk": "matches(x)"}, r"'matches\(x\)' is not a condition on label 'disk'\. Write 'a', '!a', 'in\(a, b\)'"),
+        ({"disk": "in(a,, b)"}, r"'in\(a,, b\)' is not a condition"),
+        ({"disk": "in()"}, "is not a condition"),
+        ({"disk": "!!ssd"}, "is not a condition"),
+        ({"disk": "-ssd"}, "is not a condition"),
+        ({"disk": "s" * 64}, "is not a condition"),
+        ({"-disk": "ssd"}, r"The label '-disk' must have a name of 1 to 63 letters"),
         ({"..x/disk": "ssd"}, r"has the prefix '\.\.x', which must be a name such as 'example\.com'"),
-        ({"": "ssd"}, "The label '' must be named with"),
+        ({"": "ssd"}, "The label '' must have a name of"),
     ],
 )
 def test_selectors_are_checked_at_the_decorator(selector: dict[str, str], match: str) -> None:
@@ -171,11 +171,11 @@ def test_selectors_that_are_well_formed_are_taken(selector: dict[str, str]) -> N
 
 
 def test_labels_are_checked_where_they_are_given() -> None:
-    with pytest.raises(ValueError, match=r"The value of label 'disk' must be 1 to 63 letters.*received 'a b'"):
+    with pytest.raises(ValueError, match=r"The value of label 'disk' must have 1 to 63 letters.*received 'a b'"):
         LABELS.NodeLabelSchedulingStrategy({"disk": LABELS.In("ssd", "a b")})
-    with pytest.raises(ValueError, match="The label 'my disk' must be named with"):
+    with pytest.raises(ValueError, match="The label 'my disk' must have a name of"):
         LABELS.NodeLabelSchedulingStrategy(None, soft={"my disk": LABELS.Exists()})
-    with pytest.raises(ValueError, match="The label 'my disk' must be named with"):
+    with pytest.raises(ValueError, match="The label 'my disk' must have a name of"):
         hocket.init(num_cpus=1, labels={"my disk": "ssd"}, engine="inprocess")
     with pytest.raises(ValueError, match=r"The value of label 'size' must be text, but received 3\. Write '3'"):
         hocket.init(num_cpus=1, labels={"size": 3}, engine="inprocess")  # type: ignore[dict-item]

@@ -109,7 +109,7 @@ def test_what_a_thread_starts_meanwhile_ends_too(session: hocket.SessionContext,
     begun.wait()
     scope.close()
     thread.join()
-    assert errors == ["The loop that asked for this has ended."]
+    assert errors == ["The loop that started this call has ended."]
     while count_tasks("nap"):
         time.sleep(0.005)
 
@@ -139,7 +139,7 @@ def test_a_scope_of_a_session_that_has_ended_does_nothing(tmp_path: Path) -> Non
         scope = scopes.Scope()
         scope.start(get_pid)
     scope.close()
-    with pytest.raises(exceptions.TaskCancelledError, match="The loop that asked for this has ended"):
+    with pytest.raises(exceptions.TaskCancelledError, match="The loop that started this call has ended"):
         scope.start(get_pid)
 
 

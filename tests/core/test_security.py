@@ -255,7 +255,7 @@ def test_fork_of_the_driver_is_no_session_of_its_own(session: hocket.SessionCont
         os.close(ready_write)
         os.read(ready_read, 1)
         assert endpoint.ask(os.getpid(), 5.0)["driver_pid"] == os.getpid()
-        with pytest.raises(LookupError, match=f"the process {pid} shows no session"):
+        with pytest.raises(LookupError, match=f"the process {pid} has no Hocket session"):
             endpoint.ask(pid, 1.0)
     finally:
         os.close(ready_read)

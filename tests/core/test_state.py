@@ -344,7 +344,7 @@ def test_filters_and_limit(any_session: hocket.SessionContext) -> None:
     [
         (
             [("color", "=", "red")],
-            r"'color' is no field of TaskState\. Filter by one of \['actor_id', 'attempt_number'",
+            r"'color' is not a field of TaskState\. Filter by one of \['actor_id', 'attempt_number'",
         ),
         ([("state", "<", 3)], r"A filter compares with '=' or '!=', but received '<' in \('state', '<', 3\)"),
         (["state"], r"A filter is a tuple \(field, '=' or '!=', value\), but received 'state'"),
@@ -372,7 +372,7 @@ def test_other_addresses_are_refused(any_session: hocket.SessionContext) -> None
 def test_logs_are_refused_with_the_place_of_the_output() -> None:
     for function in (state.list_logs, state.get_log):
         with pytest.raises(
-            NotImplementedError, match="No log files are kept: what workers print appears in the driver's"
+            NotImplementedError, match="No log files are kept: the workers' output appears in the driver's"
         ):
             function()
 

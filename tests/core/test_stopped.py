@@ -138,7 +138,7 @@ def test_stopped_guardian_is_continued_for_a_birth(guardian_pid: int, caplog: py
         counters = [hocket.remote(Counter).remote() for _ in range(4)]  # more than there are idle workers
         assert hocket.get([counter.add.remote() for counter in counters], timeout=30) == [1] * 4
     assert "The guardian" in caplog.text
-    assert "was stopped; it has been continued" in caplog.text
+    assert "was stopped by a signal; Hocket has continued it" in caplog.text
 
 
 def test_stopped_guardian_is_continued_for_a_kill(guardian_pid: int) -> None:

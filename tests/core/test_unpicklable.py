@@ -99,7 +99,7 @@ CASES = {
     "rlock": Case(threading.RLock, "", "_thread.RLock", "create the lock inside the function"),
     "condition": Case(threading.Condition, "", "threading.Condition", "create the condition inside the function"),
     "event": Case(threading.Event, "", "threading.Event", "wait for an object reference instead"),
-    "semaphore": Case(threading.Semaphore, "", "threading.Semaphore", "limit what runs with num_cpus"),
+    "semaphore": Case(threading.Semaphore, "", "threading.Semaphore", "limit the tasks with num_cpus"),
     "barrier": Case(lambda: threading.Barrier(2), "", "threading.Barrier", "wait for object references instead"),
     "thread": Case(threading.Thread, "", "threading.Thread", "start the thread inside the function"),
     "thread-local": Case(threading.local, "", "_thread._local", "create the thread-local state inside"),
@@ -140,7 +140,7 @@ CASES = {
     ),
     "context variable": Case(lambda: contextvars.ContextVar("v"), "", "ContextVar", r"pass its value, with \.get\(\)"),
     "match": Case(lambda: re.match("a", "a"), "", "re.Match", r"pass match\.groups\(\)"),
-    "digest": Case(hashlib.sha256, "", "_hashlib.HASH", r"pass digest\(\) of it"),
+    "digest": Case(hashlib.sha256, "", "_hashlib.HASH", r"pass its digest\(\)"),
     "event loop": Case(
         asyncio.SelectorEventLoop,  # a worker of Ray's may make others by default
         "",
@@ -183,15 +183,15 @@ def thing(case: Case) -> Iterator[Any]:
 RESULT_ADVICE = {
     "generator": "use yield in the function, or return a list",
     "coroutine": r"await it, or run it with asyncio\.run\(\.\.\.\), and return its result",
-    "file": "return the path, or what the file holds",
-    "binary file": "return the path, or what the file holds",
-    "frame": "return the values that you need of it",
+    "file": "return the path, or the contents of the file",
+    "binary file": "return the path, or the contents of the file",
+    "frame": "return the values that you need from it",
     "memory map": "return the path, or a numpy array",
     "weak reference": "return the object itself",
     "pointer": "return the value that it points to",
     "context variable": r"return its value, with \.get\(\)",
     "match": r"return match\.groups\(\)",
-    "digest": r"return digest\(\) of it",
+    "digest": r"return its digest\(\)",
     "folder": "return a list of the paths",
     "module": "return the module's name",
 }
@@ -359,7 +359,7 @@ def test_the_users_own_lines_are_shown_where_a_result_cannot_be_rebuilt() -> Non
 
 def test_a_function_that_cannot_be_rebuilt_is_told_from_one_that_raises() -> None:
     stubborn = Stubborn()
-    with pytest.raises(TaskError, match="was raised while something sent here was unpickled") as caught:
+    with pytest.raises(TaskError, match="was raised while this process unpickled") as caught:
         hocket.get(hocket.remote(lambda: stubborn).remote())
     assert isinstance(caught.value, LookupError)
 

@@ -95,5 +95,5 @@ def test_gpu_tasks_have_a_process_of_their_own_and_others_see_no_gpu() -> None:
         def use() -> None:
             raise RuntimeError("No CUDA GPUs are available")
 
-        with pytest.raises(RuntimeError, match=r"write @hocket.remote\(num_gpus=1\)"):
+        with pytest.raises(RuntimeError, match=r"Write @hocket.remote\(num_gpus=1\)"):
             hocket.get(hocket.remote(use).remote())

@@ -50,7 +50,7 @@ def test_torch_gets_tensors() -> None:
             "yr",
             {},
             ValueError,
-            r"Column 'r' has rows of different shapes, \[\(0,\), \(1,\), \(2,\), \(3,\)\], so they make no array",
+            r"Column 'r' has rows of different shapes, \[\(0,\), \(1,\), \(2,\), \(3,\)\], so they cannot form one array",
         ),
         ("y", {"dtypes": {"z": torch.float32}}, KeyError, "There is no column 'z': the columns are 'y'"),
         (
@@ -60,7 +60,7 @@ def test_torch_gets_tensors() -> None:
             "dtypes must be a torch dtype, or a dict of them by column, but received <class 'numpy.float32'>",
         ),
         ("y", {"dtypes": {"y": "float32"}}, TypeError, "but received 'float32' for 'y'"),
-        ("y", {"dtypes": torch.float32, "collate_fn": dict}, ValueError, "dtypes and collate_fn were both given"),
+        ("y", {"dtypes": torch.float32, "collate_fn": dict}, ValueError, "received both dtypes and collate_fn"),
         ("y", {"batch_size": 0}, ValueError, "batch_size must be 1 or more rows"),
     ],
 )
@@ -85,11 +85,11 @@ def test_jax_gets_arrays() -> None:
             list(data.range(3).iter_jax_batches(batch_size=2, paddings=bad))
 
 
-REST = "Fill what is missing with map_batches(), or pass a feature_type_spec or label_type_spec of floats."
+REST = "Fill missing values with map_batches(), or pass a feature_type_spec or label_type_spec of floats."
 LATER = [
-    f"ValueError: Column 'x' is to be a tensor of int64, as its first rows are, but holds np.float64(nan). {REST}",
-    f"ValueError: Column 'x' is to be a tensor of int64, as its first rows are, but holds np.float64(0.5). {REST}",
-    f"ValueError: Column 'x' is to be a tensor of int64, as its type spec says, but holds np.float64(nan). {REST}",
+    f"ValueError: Column 'x' must be a tensor of int64, as its first rows are, but holds np.float64(nan). {REST}",
+    f"ValueError: Column 'x' must be a tensor of int64, as its first rows are, but holds np.float64(0.5). {REST}",
+    f"ValueError: Column 'x' must be a tensor of int64, as its type spec requires, but holds np.float64(nan). {REST}",
 ]
 
 
@@ -136,10 +136,10 @@ for make in (lambda: rows.to_tf("z", "y"), lambda: rows.to_tf("r", "y")):
         *LATER,
         "[[0.0, 1.0], [nan, 0.5]]",
         "[[1]]",
-        "There is no column 'z': the columns are 'x', 'y', 's', 'r'. Ask for one of these.",
+        "There is no column 'z': the columns are 'x', 'y', 's', 'r'. Use one of these names.",
         (
-            "Column 'r' has rows of different shapes, [(0,), (1,), (2,), (3,)], so they make no array. Make them "
-            "equally long with map_batches(), or pass feature_type_spec or label_type_spec."
+            "Column 'r' has rows of different shapes, [(0,), (1,), (2,), (3,)], so they cannot form one array. Give "
+            "them one shape with map_batches(), or pass feature_type_spec or label_type_spec."
         ),
     ]
 

@@ -70,9 +70,7 @@ def test_references_are_blocks() -> None:
     assert data.from_arrow_refs([make.remote(0), make.remote(5)]).sum("x") == 12
     with pytest.raises(TypeError, match=r"from_arrow_refs\(\) takes references, but received 3"):
         data.from_arrow_refs([3])
-    with pytest.raises(
-        TypeError, match=r"What a reference of from_pandas_refs\(\) stands for must be a dict of arrays"
-    ):
+    with pytest.raises(TypeError, match=r"The value of a reference in from_pandas_refs\(\) must be a dict of arrays"):
         data.from_pandas_refs(hocket.put(3)).take_all()
 
 
@@ -215,17 +213,21 @@ def test_aggregates_of_users_take_blocks_and_keys() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: aggregate.AggregateFn(len, max, "x"), TypeError, "takes accumulate_row or accumulate_block, and one"),
+        (lambda: aggregate.AggregateFn(len, max, "x"), TypeError, "accumulate_block, but received neither"),
         (
             lambda: aggregate.AggregateFn(as_any(3), max, "x", accumulate_row=max),
             TypeError,
             r"init of AggregateFn\(\) must be a function, but received 3",
         ),
-        (lambda: build_total(as_any(None)), TypeError, r"AggregateFn\(\) takes a name, but received None"),
+        (
+            lambda: build_total(as_any(None)),
+            TypeError,
+            r"name of AggregateFn\(\) must be a text that is not empty, but received None",
+        ),
         (
             lambda: data.range(1).groupby("id").aggregate(build_total("id")),
             ValueError,
-            r"Two columns of the result would have one name: \['id', 'id'\]",
+            r"Two columns of the result would have the same name: \['id', 'id'\]",
         ),
         (lambda: data.range(1).aggregate(Range("gone")), KeyError, "no column 'gone'"),
         (lambda: aggregate.ApproximateTopK("x", 0), ValueError, "k must be a whole number from 1, but received 0"),
@@ -239,7 +241,7 @@ def test_aggregates_of_users_take_blocks_and_keys() -> None:
         (
             lambda: data.range(9).streaming_train_test_split(0.5, split_type="hash", hash_column="id", seed=1),
             ValueError,
-            "A seed is for split_type='random'",
+            "is for split_type='random' only",
         ),
     ],
 )

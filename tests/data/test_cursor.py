@@ -117,10 +117,10 @@ def test_a_loop_that_was_overtaken_raises() -> None:
     taken.take(second)
     taken.leave(first)
     assert taken.epoch == 0
-    with pytest.raises(RuntimeError, match=r"was overtaken: another loop, .* Prepare one loader for each loop"):
+    with pytest.raises(RuntimeError, match=r"cannot go on: another loop, .* Prepare a separate loader for each loop"):
         taken.take(first)
     taken.set_epoch(4)
-    with pytest.raises(RuntimeError, match="was overtaken"):
+    with pytest.raises(RuntimeError, match="This loop over the loader cannot go on"):
         taken.take(second)
 
 
@@ -168,7 +168,7 @@ def test_other_states_are_refused_and_move_nothing() -> None:
     refusing = build()
     with pytest.raises(ValueError, match="num_rows=11, but this ledger has num_rows=10"):
         refusing.load_state_dict(build(rows=11).state_dict())
-    with pytest.raises(ValueError, match="epoch, position is missing"):
+    with pytest.raises(ValueError, match=r"lacks epoch, position\. Pass the result of state_dict"):
         refusing.load_state_dict(dict.fromkeys(("version", "num_rows", "batch_size", "shuffle", "seed"), 1))
     assert refusing.state_dict() == build().state_dict()
     with pytest.raises(ValueError, match=r"rank must be below world_size, but received rank 2 of 2\."):

@@ -118,12 +118,12 @@ def test_an_archive_that_was_cut_between_its_members(tmp_path: Path) -> None:
     whole = path.read_bytes()
     assert data.read_webdataset(str(path)).count() == 50
     path.write_bytes(whole[: 10 * 1024])
-    with pytest.raises(ValueError, match=r"a.tar': the archive is damaged, or was cut: it has no mark of its end"):
+    with pytest.raises(ValueError, match=r"a.tar': the archive is damaged or incomplete: it has no end mark"):
         data.read_webdataset(str(path)).take_all()
     broken = bytearray(whole)
     broken[20 * 1024 : 20 * 1024 + 3] = b"zzz"  # in a header, whose checksum then is wrong
     path.write_bytes(broken)
-    with pytest.raises(ValueError, match="the archive is damaged, or was cut"):
+    with pytest.raises(ValueError, match="the archive is damaged or incomplete"):
         data.read_webdataset(str(path)).take_all()
     path.write_bytes(whole[: 50 * 1024 + 1024])  # two blocks of zeros, and no padding after them
     assert data.read_webdataset(str(path)).count() == 50
@@ -134,19 +134,19 @@ def test_files_that_change_while_they_are_read(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"x": list(range(100))}), path, row_group_size=100)
     rows = data.read_parquet(path)
     parquet.write_table(pa.table({"x": [1]}), path, row_group_size=1)
-    with pytest.raises(ValueError, match=r"a\.parquet.*it was changed: 100 rows are 1 now"):
+    with pytest.raises(ValueError, match=r"a\.parquet.*it was changed: it had 100 rows, and now has 1"):
         rows.take_all()
     parquet.write_table(pa.table({"y": list(range(1000))}), path, row_group_size=100)
-    with pytest.raises(ValueError, match=r"a.parquet.*it has the columns \['y'\], and had \['x'\]"):
+    with pytest.raises(ValueError, match=r"a.parquet.*it had the columns \['x'\], and now has \['y'\]"):
         rows.take_all()
     path.unlink()
-    with pytest.raises(FileNotFoundError, match=r"there is no file .*a\.parquet.* any more"):
+    with pytest.raises(FileNotFoundError, match=r"the file .*a\.parquet.* no longer exists"):
         rows.take_all()
     text = tmp_path / "a.csv"
     text.write_text("x\n1\n")
     read = data.read_csv(text)
     text.unlink()
-    with pytest.raises(FileNotFoundError, match=r"there is no file .*a\.csv.* any more"):
+    with pytest.raises(FileNotFoundError, match=r"the file .*a\.csv.* no longer exists"):
         read.take_all()
 
 
@@ -182,7 +182,7 @@ def test_folders_that_name_each_other(tmp_path: Path) -> None:
         for other in range(20):
             (tmp_path / "all" / str(one) / f"to{other}").symlink_to(f"../../all{other}")
         (tmp_path / f"all{one}").symlink_to(f"all/{one}")
-    with pytest.raises(ValueError, match="More than 8 links lie one behind the other"):
+    with pytest.raises(ValueError, match="More than 8 links lead to this folder"):
         data.read_csv(tmp_path / "all")
 
 
@@ -190,17 +190,17 @@ def test_folders_that_name_each_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["append", "overwrite", "error"])
 def test_a_manifest_that_is_a_pipe(tmp_path: Path, mode: str) -> None:
     os.mkfifo(tmp_path / "_MANIFEST")
-    with pytest.raises(FileExistsError, match=r"_MANIFEST of .* is no file|has files"):
+    with pytest.raises(FileExistsError, match=r"_MANIFEST of .* is not a file|has files"):
         data.range(3).write_csv(str(tmp_path), mode=mode)
 
 
 @pytest.mark.parametrize(
     ("name", "fault"),
-    [("a\0", "NUL"), ("\ud800", "no UTF-8"), ("a" * 1_000_000, "8,192 bytes")],
+    [("a\0", "NUL"), ("\ud800", "not valid UTF-8"), ("a" * 1_000_000, "8,192 bytes")],
 )
 def test_paths_that_no_file_has(tmp_path: Path, name: str, fault: str) -> None:
     for call in (data.read_csv, data.range(3).write_csv):
-        with pytest.raises(ValueError, match=rf"(?s)csv\(\): no file has the path .*{fault}") as found:
+        with pytest.raises(ValueError, match=rf"(?s)csv\(\): no file can have the path .*{fault}") as found:
             call(f"{tmp_path}/{name}")
         assert len(str(found.value)) < 500
 

@@ -116,7 +116,7 @@ def test_values_of_any_shape_and_kind():
         (
             0.5,
             [1, 1],
-            r"there are 2 for 1 values\. Pass the loss of each row, not their mean: reduction='none' in PyTorch\.",
+            r"received 2 weights for 1 values\. Pass the loss of each row, not the mean loss: reduction='none' in PyTorch\.",
         ),
         ([1.0, 2.0], [1, 0.5], r"A weight must be 0 or 1, but received 0\.5\. To weigh rows"),
         ([1.0], [float("nan")], r"A weight must be 0 or 1, but received nan"),
@@ -132,5 +132,7 @@ def test_what_has_no_exact_sum_is_refused(values, weights, message):
 
 
 def test_a_mean_of_nothing_is_refused():
-    with pytest.raises(ValueError, match=r"An ExactMean of no values has no mean\. .* merge\(\) those of all ranks"):
+    with pytest.raises(
+        ValueError, match=r"An ExactMean without values has no mean\. .* merge\(\) the ExactMeans of all ranks"
+    ):
         ExactMean().compute()

@@ -240,7 +240,7 @@ def test_other_errors_are_none_of_a_function(tmp_path: Path) -> None:
 
 
 def test_what_a_function_returns_wrongly_is_its_error() -> None:
-    with pytest.raises(exceptions.UserCodeException, match=r"What map_batches\(`.*`\) returns must be a dict of"):
+    with pytest.raises(exceptions.UserCodeException, match=r"The result of map_batches\(`.*`\) must be a dict of"):
         data.range(3).map_batches(lambda batch: 5).materialize()
 
 

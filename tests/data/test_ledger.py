@@ -313,8 +313,8 @@ def test_numbers_of_numpy_are_numbers():
             {"num_rows": 7, "batch_size": 8, "drop_last": True},
             ValueError,
             (
-                r"With drop_last=True, 7 rows make no batch of 8, so an epoch would have no step\. Pass drop_last=False, or a batch_size of 7 or "
-                r"less; it counts the rows of all ranks together\."
+                r"With drop_last=True, 7 rows do not fill a batch of 8, so an epoch would have no step\. Pass drop_last=False, or a batch_size of 7 or "
+                r"less; batch_size counts the rows of all ranks together\."
             ),
         ),
     ],
@@ -370,7 +370,7 @@ def test_a_call_that_cannot_be(call, message):
         ),
         (
             {"version": 2},
-            r"has version 2, and this release of Hocket shuffles by version 1, .* start the epoch anew with set_epoch\(\)\.",
+            r"has version 2, but this release of Hocket shuffles by version 1, .* start the epoch anew with set_epoch\(\)\.",
         ),
         (
             {"position": 100},
@@ -394,10 +394,10 @@ def test_a_state_of_something_else_is_refused(change, message):
     [
         (
             {},
-            r"A ledger's state has the keys version, num_rows, .* but in \{\} version, .* position is missing\. Pass what state_dict\(\)",
+            r"A ledger's state must have the keys version, num_rows, .* but \{\} lacks version, .* position\. Pass the result of state_dict\(\)",
         ),
-        ({"epoch": 1}, r"but in \{'epoch': 1\} version, num_rows, batch_size, shuffle, seed, position is missing"),
-        (None, r"but in None version, .* is missing"),
+        ({"epoch": 1}, r"but \{'epoch': 1\} lacks version, num_rows, batch_size, shuffle, seed, position\."),
+        (None, r"but None lacks version, "),
     ],
 )
 def test_what_is_no_state_is_refused(state, message):

@@ -101,8 +101,10 @@ class Lazy(Preprocessor):
 def test_mistakes() -> None:
     with pytest.raises(PreprocessorNotFittedException, match=r"has not learnt from data yet. Call fit\(dataset\)"):
         Largest().transform(make())
-    with pytest.raises(NotImplementedError, match=r"Lazy has no _fit\(dataset\). Write one; or _is_fittable"):
+    with pytest.raises(
+        NotImplementedError, match=r"Lazy has no _fit\(dataset\). Write this method, or set _is_fittable"
+    ):
         Lazy().fit(make())
     Lazy._is_fittable = False
-    with pytest.raises(NotImplementedError, match=r"Lazy transforms nothing\. Write _transform_numpy"):
+    with pytest.raises(NotImplementedError, match=r"Lazy has no method that transforms\. Write _transform_numpy"):
         Lazy().transform(make())

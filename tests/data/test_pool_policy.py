@@ -137,7 +137,7 @@ def test_a_block_that_ends_several_is_an_error() -> None:
         play.tell(contract.TurnBegan())
         play.get_ready(count + 1)
     assert isinstance(play.jobs[0].error, exceptions.ActorDiedError)
-    assert "has ended 4 actors" in str(play.jobs[0].error)
+    assert "lost 4 actors" in str(play.jobs[0].error)
 
 
 def test_actors_that_die_before_they_are_made_are_an_error_in_the_end() -> None:
@@ -145,7 +145,7 @@ def test_actors_that_die_before_they_are_made_are_an_error_in_the_end() -> None:
     for _ in range(pools.MOST_RESTARTS):
         play.tell(contract.Lost(play.members[-1], DIED))
         play.tell(contract.TurnBegan())
-    with pytest.raises(exceptions.ActorDiedError, match="before they had made"):
+    with pytest.raises(exceptions.ActorDiedError, match="before they were ready to work"):
         play.tell(contract.Lost(play.members[-1], DIED))
 
 

@@ -148,21 +148,25 @@ def test_what_a_class_raises_is_the_readers(any_session: hocket.SessionContext) 
             "concurrency must be a whole number from 1",
         ),
         (lambda rows: rows.map_batches(Model, concurrency=(2, 1)), ValueError, r"must be a number or \(least, most\)"),
-        (lambda rows: rows.map_batches(str.upper, concurrency=(1, 2)), TypeError, "is for a class"),
+        (
+            lambda rows: rows.map_batches(str.upper, concurrency=(1, 2)),
+            TypeError,
+            "is a range, which only a class can have",
+        ),
         (lambda rows: rows.map_batches(str.upper, fn_constructor_args=[1]), ValueError, "are for a class, but"),
         (lambda rows: rows.map_batches(Model, num_gpus=-1), ValueError, "num_gpus must be a number from 0"),
         (lambda rows: rows.map_batches(Model, compute=3), TypeError, "compute must be a TaskPoolStrategy or an"),
         (
             lambda rows: rows.map_batches(Model, compute=data.TaskPoolStrategy()),
             ValueError,
-            "must be a ActorPoolStrategy",
+            r"For a class, write compute=ActorPoolStrategy\(\)",
         ),
         (
             lambda rows: rows.map_batches(Model, compute=data.ActorPoolStrategy(size=1), concurrency=1),
             ValueError,
-            "say the same thing",
+            "which set the same thing",
         ),
-        (lambda rows: data.ActorPoolStrategy(size=1, min_size=1), ValueError, "leave min_size and max_size out"),
+        (lambda rows: data.ActorPoolStrategy(size=1, min_size=1), ValueError, "so it excludes min_size, max_size"),
         (lambda rows: data.ActorPoolStrategy(min_size=3, max_size=1), ValueError, "min_size must not be more"),
         (lambda rows: data.TaskPoolStrategy(0), ValueError, "size must be a whole number from 1"),
     ],
@@ -182,7 +186,7 @@ def test_parts(any_session: hocket.SessionContext) -> None:
     ]
     assert [part.count() for part in rows.split_proportionately([0.2, 0.3])] == [2, 3, 5]
     assert [part.count() for part in rows.split_proportionately([0.98, 0.01])] == [8, 1, 1]
-    with pytest.raises(ValueError, match="leaves no row of 10 for the first part"):
+    with pytest.raises(ValueError, match="leaves none of 10 rows for the first part"):
         rows.split_proportionately([0.05, 0.5])
     train, test = rows.train_test_split(0.25, shuffle=True, seed=1)
     assert sorted(row["id"] for row in train.union(test).take_all()) == list(range(10))
@@ -248,7 +252,7 @@ def test_a_plan_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         rows.union(data.range(2).map(lambda row: row))
         .explain()
-        .endswith("if this gives the same for the same rows: union.")
+        .endswith("if these return the same for the same rows: union.")
     )
     with hocket.init(num_cpus=1, engine="inprocess"):
         rows.show()
@@ -275,7 +279,7 @@ def test_a_block_that_ends_its_actors_is_given_up(session: hocket.SessionContext
     found = rows.map_batches(MortalAlways, fn_constructor_args=[tmp_path], concurrency=size)
     loop = found.iter_rows()
     with pytest.raises(
-        hocket.exceptions.ActorDiedError, match=r"`map_batches\(MortalAlways\)` has ended 4 actors, one after"
+        hocket.exceptions.ActorDiedError, match=r"`map_batches\(MortalAlways\)` lost 4 actors, one after"
     ):
         list(loop)
     assert len(list(tmp_path.iterdir())) == 4, "as often as it is told"
@@ -291,7 +295,8 @@ def test_actors_that_end_while_they_are_made_are_given_up(session: hocket.Sessio
             return batch
 
     with pytest.raises(
-        hocket.exceptions.ActorDiedError, match=r"`map_batches\(.*Unborn\)` has ended 4 actors before they had made"
+        hocket.exceptions.ActorDiedError,
+        match=r"`map_batches\(.*Unborn\)` lost 4 actors before they were ready to work",
     ):
         data.range(3).map_batches(Unborn, concurrency=1).take_all()
 
@@ -314,7 +319,7 @@ def test_a_pool_without_room_says_so(session: hocket.SessionContext, monkeypatch
     rows = data.from_items([{"id": at} for at in range(10)]).map_batches(Same, concurrency=1, num_cpus=2)
     with pytest.raises(
         hocket.exceptions.ActorUnschedulableError,
-        match=r"`map_batches\(Same\)` has found no room for an actor in 0 s: each holds \{CPU: 2\}, and of \{CPU: 2.* left",
+        match=r"`map_batches\(Same\)` found no room for an actor in 0 s: each actor holds \{CPU: 2\}, but only .* of \{CPU: 2.* is free",
     ):
         rows.take_all()
 

@@ -94,15 +94,15 @@ def test_kinds_of_types() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda: DataType("int64"), TypeError, r"takes a type of Arrow's, numpy's or Python's, but received 'int64'"),
+        (lambda: DataType("int64"), TypeError, r"takes an Arrow, numpy or Python type, but received 'int64'"),
         (
             lambda: DataType.temporal("time32", "ns"),
             ValueError,
             "takes one of timestamp, .* received 'time32' and 'ns'",
         ),
         (lambda: DataType.temporal("year"), ValueError, "but received 'year' and None"),
-        (lambda: DataType.int8().to_python_type(), ValueError, r"DataType\(arrow:int8\) is no type of Python's"),
-        (lambda: DataType(set).to_arrow_dtype(), ValueError, "Arrow has no type for set"),
+        (lambda: DataType.int8().to_python_type(), ValueError, r"DataType\(arrow:int8\) is not a Python type"),
+        (lambda: DataType(set).to_arrow_dtype(), ValueError, "Arrow has no type for all values of set"),
     ],
 )
 def test_wrong_types(call: Any, error: type[Exception], match: str) -> None:
@@ -314,7 +314,7 @@ def test_different_elements_of_lists() -> None:
 def test_columns_that_are_none() -> None:
     rows = data.range(2)
     assert rows.drop_columns([]).columns() == ["id"]
-    with pytest.raises(ValueError, match=r"rename_columns\(\) needs a name, but received {}"):
+    with pytest.raises(ValueError, match=r"rename_columns\(\) needs at least one name, but received {}"):
         rows.rename_columns({})
 
 

@@ -79,7 +79,7 @@ def test_names_of_folders(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "plain").iterdir() if path.is_dir()) == ["a", "b"]
     assert sorted(path.name for path in (tmp_path / "hive").iterdir() if path.is_dir()) == ["k=a", "k=b"]
     for how in ({"partitioning_flavor": "hive"}, {"partitioning_flavor": "tree", "partition_cols": ["k"]}):
-        with pytest.raises(ValueError, match="The flavor is 'hive' or None, and needs partition_cols="):
+        with pytest.raises(ValueError, match="The flavor must be 'hive' or None, and needs partition columns"):
             rows.write_parquet(tmp_path / "c", **how)
 
 
@@ -96,7 +96,7 @@ def test_each_value_comes_back_from_its_folder(tmp_path: Path, flavor: str | Non
 
 def test_an_empty_text_is_no_folder(tmp_path: Path) -> None:
     rows = data.from_items([{"k": "", "x": 1}])
-    with pytest.raises(ValueError, match="column 'k' has an empty text, and no folder has such"):
+    with pytest.raises(ValueError, match="column 'k' has an empty text, which cannot name a folder"):
         rows.write_parquet(tmp_path / "a", partition_cols=["k"], partitioning_flavor=None)
 
 
@@ -119,7 +119,7 @@ def test_a_function_makes_what_cannot_be_sent(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_there(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"the folder '.*' is there. Choose another one") as caught:
+    with pytest.raises(ValueError, match=r"the folder '.*' exists already. Choose another folder") as caught:
         data.range(1).write_parquet(tmp_path, mode="error")
     assert isinstance(caught.value, FileExistsError)
     data.range(1).write_parquet(tmp_path / "new", mode="error")
@@ -136,7 +136,7 @@ class Whole(FilenameProvider):
 
 
 def test_names_that_a_later_write_would_write_over(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"gave the name 'rows-0.parquet', which a later write would write over"):
+    with pytest.raises(ValueError, match=r"returned the name 'rows-0.parquet', which a later write would overwrite"):
         data.range(1).write_parquet(tmp_path / "a", filename_provider=Plain())
     data.range(1).write_parquet(tmp_path / "b", filename_provider=Plain(), mode="overwrite")
     for _ in range(2):
@@ -185,7 +185,9 @@ def test_files_of_chosen_names_and_partitions(tmp_path: Path) -> None:
 def test_two_files_of_one_chosen_name(tmp_path: Path) -> None:
     data.range(2, override_num_blocks=1).write_csv(tmp_path, filename_provider=Constant())
     before = (tmp_path / "rows.csv").read_bytes()
-    with pytest.raises(ValueError, match=r"gave the name 'rows\.csv' to 3 files, of which one would be left"):
+    with pytest.raises(
+        ValueError, match=r"returned the name 'rows\.csv' for 3 files, so only one of them would remain"
+    ):
         data.range(6, override_num_blocks=3).write_csv(tmp_path, filename_provider=Constant(), mode="overwrite")
     assert {path.name for path in tmp_path.iterdir()} == {"_MANIFEST", "rows.csv"}
     assert (tmp_path / "rows.csv").read_bytes() == before

@@ -82,11 +82,11 @@ def test_refused_credentials_are_told(s3_proxy: s3_server.Proxy, s3_store: tuple
         data.range(10).write_parquet(f"{bucket}/rows", filesystem=direct)
         rows = data.read_parquet(f"{bucket}/rows", filesystem=filesystem)
         s3_proxy.fault = "denied"
-        with pytest.raises(PermissionError, match=r"read_parquet\(\) may not read .*Check the credentials"):
+        with pytest.raises(PermissionError, match=r"read_parquet\(\) is not allowed to read .*Check the credentials"):
             rows.take_all()
-        with pytest.raises(PermissionError, match=r"read_csv\(\) may not read .*Check the credentials"):
+        with pytest.raises(PermissionError, match=r"read_csv\(\) is not allowed to read .*Check the credentials"):
             data.read_csv(f"{bucket}/rows", filesystem=filesystem)
-        with pytest.raises(PermissionError, match=r"write_csv\(\) cannot write .*check who may write there"):
+        with pytest.raises(PermissionError, match=r"write_csv\(\) cannot write .*check the permissions of the folder"):
             data.range(3).write_csv(f"{bucket}/other", filesystem=filesystem)
     assert s3_proxy.count, "the fault fired"
 
@@ -124,13 +124,13 @@ def test_what_a_killed_writer_leaves_is_whole(s3_port: int, s3_store: tuple[fs.S
     infos = filesystem.get_file_info(fs.FileSelector(f"{bucket}/rows"))
     assert not any(info.base_name == writing.MANIFEST for info in infos), "it was not finished"
     with hocket.init(num_cpus=2, engine="inprocess"):
-        with pytest.warns(UserWarning, match="was not written to its end"):
+        with pytest.warns(UserWarning, match="is still running or never finished"):
             found = data.read_parquet(f"{bucket}/rows", filesystem=filesystem)
         rows = [row["id"] for row in found.take_all()]
-        with pytest.raises(FileExistsError, match="was not written to its end"):
+        with pytest.raises(FileExistsError, match="holds an unfinished write"):
             data.range(3).write_parquet(f"{bucket}/rows", filesystem=filesystem, mode="ignore")
         data.range(3).write_parquet(f"{bucket}/rows", filesystem=filesystem)
-        with pytest.warns(UserWarning, match="was not written to its end"):  # more rows do not mend it
+        with pytest.warns(UserWarning, match="is still running or never finished"):  # more rows do not mend it
             data.read_parquet(f"{bucket}/rows", filesystem=filesystem)
         data.range(3).write_parquet(f"{bucket}/rows", filesystem=filesystem, mode="overwrite")
         assert data.read_parquet(f"{bucket}/rows", filesystem=filesystem).count() == 3
@@ -140,9 +140,9 @@ def test_what_a_killed_writer_leaves_is_whole(s3_port: int, s3_store: tuple[fs.S
 
 
 def test_memory_of_this_process_is_refused(session: hocket.SessionContext) -> None:
-    with pytest.raises(ValueError, match="is this process's memory, which the session's workers do not see"):
+    with pytest.raises(ValueError, match="is in this process's memory, where the session's workers cannot see"):
         data.range(10).write_parquet("memory://rows")
-    with pytest.raises(ValueError, match="is this process's memory"):
+    with pytest.raises(ValueError, match="is in this process's memory"):
         data.read_parquet("memory://rows")
 
 

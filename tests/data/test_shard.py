@@ -155,7 +155,7 @@ def test_fewer_rows_than_ranks_make_one_step_with_fillers_that_do_not_count() ->
 def test_a_loop_that_does_not_ask_for_the_weight_of_a_filler_is_warned() -> None:
     with pytest.warns(
         UserWarning,
-        match="The last batch of the data set 'train' has 1 rows for 2 ranks, so rank 1 got a row that counts already",
+        match="The last batch of the data set 'train' has 1 rows for 2 ranks, so rank 1 got a row of another rank",
     ) as caught:
         assert len(list(open_shards(build_source([1]), 2)[1].iter_batches())) == 1
     assert caught[0].filename == __file__
@@ -184,7 +184,7 @@ def test_batches_are_the_callers_own() -> None:
 
 def test_rows_come_one_by_one_too() -> None:
     shards = open_shards(build_source([3, 2]), 2)
-    with pytest.warns(UserWarning, match="rank 1 got a row that counts already"):
+    with pytest.warns(UserWarning, match="rank 1 got a row of another rank"):
         found = [[row["row"] for row in one.iter_rows()] for one in shards]
     assert found == [[0, 2, 4], [1, 3, 4]]
     assert [[row["row"] for row in one.materialize().iter_rows()] for one in shards] == [[0, 1, 2], [3, 4]]
@@ -210,7 +210,7 @@ def test_a_loop_that_was_overtaken_raises(by: str) -> None:
         one.load_state_dict({})
     else:
         assert read([one], {"batch_size": 2 if by == "a loop" else 3})
-    with pytest.raises(RuntimeError, match=r"was overtaken: .* pass the data set to the trainer under a second name"):
+    with pytest.raises(RuntimeError, match=r"cannot go on: .* pass the data set to the trainer under a second name"):
         next(batches)
     assert sorted(itertools.chain(*read([one], {"batch_size": 2}))) == list(range(6))
 
@@ -223,12 +223,12 @@ def test_a_position_of_another_shuffle_is_refused() -> None:
     (other,) = open_shards(build_source([6]), 1, state)
     with pytest.raises(
         ValueError,
-        match="'train' shuffled with local_shuffle_buffer_size=4 and local_shuffle_seed=0, but the loop asks for None "
+        match="'train' was saved with local_shuffle_buffer_size=4 and local_shuffle_seed=0, but the loop has None "
         "and 0",
     ):
         read([other], {"batch_size": 2})
     (third,) = open_shards(build_source([7]), 1, state)
-    with pytest.raises(ValueError, match=r"position for the data set 'train' that does not fit it: .*num_rows=6"):
+    with pytest.raises(ValueError, match=r"position in the data set 'train' does not fit that data set: .*num_rows=6"):
         read([third], {"batch_size": 2, "local_shuffle_buffer_size": 4})
     third.load_state_dict({})
     assert len(read([third], {"batch_size": 2})) == 4
@@ -257,9 +257,9 @@ def test_a_mistake_is_told_where_the_loop_is_made(given: dict[str, Any], error: 
 
 def test_what_is_no_loop_says_what_is() -> None:
     (one,) = open_shards(build_source([6]), 1)
-    with pytest.raises(TypeError, match=r"write iter_batches\(\), iter_torch_batches\(\) or iter_rows\(\)"):
+    with pytest.raises(TypeError, match=r"Write iter_batches\(\), iter_torch_batches\(\) or iter_rows\(\)"):
         iter(one)
-    with pytest.raises(RuntimeError, match="loss_scale is of the latest batch, but no batch was handed out yet"):
+    with pytest.raises(RuntimeError, match="loss_scale belongs to the latest batch, but no batch was handed out yet"):
         _ = one.loss_scale
     with pytest.raises(ValueError, match="'train' has 0 rows"):
         read(open_shards(execution.Source([], None), 1), {})

@@ -205,7 +205,7 @@ def test_all_columns_of_numbers() -> None:
     assert rows.groupby("k").mean().take_all() == [{"k": 1, "mean(x)": 3.0, "mean(y)": 0.5}]
     assert rows.groupby("k").std(ddof=0).take_all() == [{"k": 1, "std(x)": 1.0, "std(y)": 0.0}]
     assert data.from_items([]).groupby("k").sum().take_all() == []
-    with pytest.raises(ValueError, match=r"sum\(\) takes all columns of numbers that are no keys, .* there is none"):
+    with pytest.raises(ValueError, match=r"sum\(\) takes all columns of numbers except the keys, .* include none"):
         rows.select_columns(["k", "s"]).groupby("k").sum()
 
 
@@ -383,14 +383,14 @@ def test_groups_are_whole_whatever_the_blocks() -> None:
             "takes the names of columns, each once, but received None",
         ),
         (lambda rows: rows.rename_columns(5), TypeError, "takes a dict, but received 5"),
-        (lambda rows: rows.rename_columns({"row": 5}), TypeError, "gives names, which are texts"),
+        (lambda rows: rows.rename_columns({"row": 5}), TypeError, "needs texts as new names"),
         (lambda rows: rows.split_at_indices(None), ValueError, "rising row numbers"),
         (lambda rows: rows.join(rows, []), ValueError, "join_type must be one of"),
-        (lambda rows: untyped.Sum("row", alias_name=5), TypeError, "alias_name must be a name, but received 5"),
+        (lambda rows: untyped.Sum("row", alias_name=5), TypeError, "alias_name must be a text, but received 5"),
         (lambda rows: untyped.Std("row", ddof="x"), TypeError, "ddof must be a whole number, but received 'x'"),
         (lambda rows: untyped.Count(ignore_nulls="no"), TypeError, "ignore_nulls must be True or False"),
         (lambda rows: rows.write_parquet("/nowhere", partition_cols=5), ValueError, "partition_cols must be the names"),
-        (lambda rows: rows.groupby("row").aggregate(), ValueError, "was given no aggregate"),
+        (lambda rows: rows.groupby("row").aggregate(), ValueError, "needs at least one aggregate"),
         (lambda rows: rows.groupby("row").aggregate(sum), TypeError, "takes aggregates, but received <built-in"),
         (lambda rows: rows.groupby("gone").count().take_all(), KeyError, "no column 'gone'"),
         (lambda rows: rows.sum("text"), TypeError, r"Sum\('text'\) needs numbers, but the column holds string"),
@@ -407,19 +407,27 @@ def test_groups_are_whole_whatever_the_blocks() -> None:
         ),
         (lambda rows: rows.union(3), TypeError, r"union\(\) takes data sets, but received 3"),
         (lambda rows: rows.zip(), ValueError, "the number of data sets of zip"),
-        (lambda rows: rows.zip(data.range(3)).take(1), ValueError, r"need as many rows, but they have \[200, 3\]"),
+        (lambda rows: rows.zip(data.range(3)).take(1), ValueError, r"need equally many rows, but received \[200, 3\]"),
         (lambda rows: rows.random_sample(2), ValueError, "fraction must be from 0 to 1, but received 2"),
         (lambda rows: rows.limit(-1), ValueError, "limit must be a whole number from 0"),
         (lambda rows: rows.split_at_indices([3, 1]), ValueError, r"rising row numbers, but received \[3, 1\]"),
-        (lambda rows: rows.split_proportionately([0.5, 0.5]), ValueError, "less than 1 together"),
+        (lambda rows: rows.split_proportionately([0.5, 0.5]), ValueError, "their sum below 1"),
         (lambda rows: rows.train_test_split(1.5), ValueError, "test_size must be a share .* received 1.5"),
-        (lambda rows: rows.train_test_split(200), ValueError, "leaves nothing of 200 rows to train with"),
-        (lambda rows: rows.filter(), ValueError, "takes a function, or expr="),
-        (lambda rows: rows.filter(expr="row >"), ValueError, "is no expression: invalid syntax"),
-        (lambda rows: rows.filter(expr="f(row)"), ValueError, r"has 'f\(row\)', which is no condition"),
+        (lambda rows: rows.train_test_split(200), ValueError, "leaves none of 200 rows for training"),
+        (lambda rows: rows.filter(), ValueError, "needs either a function or expr=, but received neither"),
+        (lambda rows: rows.filter(expr="row >"), ValueError, "is not an expression: invalid syntax"),
+        (
+            lambda rows: rows.filter(expr="f(row)"),
+            ValueError,
+            r"contains 'f\(row\)', which a condition on columns cannot contain",
+        ),
         (lambda rows: rows.filter(expr="gone > 3").take(1), KeyError, "no column 'gone': the columns are 'int64'"),
         (lambda rows: rows.filter(expr="text > 3").take(1), ValueError, r"filter\(expr=.*cannot be computed"),
-        (lambda rows: rows.repartition(), ValueError, "takes num_blocks or target_num_rows_per_block, and one"),
+        (
+            lambda rows: rows.repartition(),
+            ValueError,
+            "needs either num_blocks or target_num_rows_per_block, but received neither",
+        ),
         (lambda rows: untyped.Sum(3), TypeError, r"Sum\(\) takes the name of a column, but received 3"),
         (lambda rows: aggregates.Quantile("x", q=2), ValueError, "q must be from 0 to 1, but received 2"),
         (

@@ -533,9 +533,9 @@ def test_whole_numbers_beside_fractions_are_exact_or_refused() -> None:
     assert tables(pa.array([1]), pa.array([0.5])).to_arrow()["x"].to_pylist() == [1.0, 0.5]
     rows = tables(pa.array([2**53 + 1]), pa.array([0.5]))
     assert [row["x"] for row in rows.take_all()] == [2**53 + 1, 0.5]
-    with pytest.raises(TypeError, match="Column 'x' is int64 in some blocks and has to be double beside others"):
+    with pytest.raises(TypeError, match="Column 'x' is int64 in some blocks and must become double to join the others"):
         rows.to_arrow()
-    with pytest.raises(TypeError, match="Column 'x' is int64 in some blocks and has to be double"):
+    with pytest.raises(TypeError, match="Column 'x' is int64 in some blocks and must become double"):
         rows.unique("x")
 
 
@@ -595,7 +595,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path: Path) ->
             (data.from_numpy(np.zeros((2, 2), complex)), "parquet", "'data' has arrays of complex128, for which Arrow"),
             (data.from_items([2**64]), "parquet", "Column 'item' cannot be an Arrow column"),
             (data.from_items(["\ud800"]), "parquet", "Column 'item' cannot be an Arrow column"),
-            (data.from_items([[1]]), "csv", "column 'item' is list<item: int64>, which such a file cannot have"),
+            (data.from_items([[1]]), "csv", "column 'item' is list<item: int64>, which this kind of file cannot hold"),
             (data.from_numpy(np.zeros((2, 2))), "orc", "column 'data' is extension<arrow.fixed_shape_tensor"),
         ]
     ):
@@ -617,9 +617,9 @@ def test_parquet_is_written_in_the_types_of_a_schema(tmp_path: Path) -> None:
         tmp_path / "d", partition_cols=["k"], schema=pa.schema([("k", pa.int64()), ("id", pa.int8())])
     )
     assert data.read_parquet(tmp_path / "d", columns=["id"]).to_arrow().schema.types == [pa.int8()]
-    with pytest.raises(TypeError, match="schema must be one of Arrow's, but received 5"):
+    with pytest.raises(TypeError, match="schema must be an Arrow schema, but received 5"):
         rows.write_parquet(tmp_path / "b", schema=5)
-    with pytest.raises(ValueError, match="the schema has no column 'id', which is to be written"):
+    with pytest.raises(ValueError, match="the schema lacks the column 'id', which the rows have"):
         rows.write_parquet(tmp_path / "b", schema=pa.schema([("x", pa.int8())]))
     with pytest.raises(ValueError, match="column 'id' cannot be int8, as the schema says"):
         data.from_items([{"id": 300}]).write_parquet(tmp_path / "b", schema=pa.schema([("id", pa.int8())]))

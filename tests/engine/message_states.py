@@ -61,7 +61,7 @@ class Apart(Pair):
 
 
 class Never(Pair):
-    """It cannot be."""
+    """It cannot occur."""
 
 
 Row = dict[str, Pair]

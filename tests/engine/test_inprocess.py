@@ -83,7 +83,7 @@ def test_what_only_the_caller_could_bring_is_a_deadlock() -> None:
     waiting = Sleeper.remote().wait.remote()
     with pytest.raises(hocket.exceptions.DeadlockError, match="1 objects can never be made"):
         hocket.get(waiting)
-    with pytest.raises(hocket.exceptions.DeadlockError, match="Only 0 of 1 objects can ever be there"):
+    with pytest.raises(hocket.exceptions.DeadlockError, match="Only 0 of 1 objects can ever be ready"):
         hocket.wait([waiting])
 
 

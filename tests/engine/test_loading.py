@@ -96,5 +96,5 @@ print(hocket.get(look.remote()))
 
 def test_a_session_that_an_import_opens_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOCKET_LOADING", "keras")
-    with pytest.raises(RuntimeError, match=r"while 'keras' was loaded for workers\. Is a program"):
+    with pytest.raises(RuntimeError, match=r"Importing 'keras' for the workers opened a session.*Rename the program"):
         hocket.get(hocket.remote(int).remote())  # type: ignore[call-overload]

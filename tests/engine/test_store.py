@@ -107,7 +107,7 @@ def test_wrong_folder_is_refused(name: str, tmp_path: Path) -> None:
         hocket.init(**given)
     given = {name: str(tmp_path / "file")}
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match=rf"{name} must be a folder, but .*file' is none"):
+    with pytest.raises(ValueError, match=rf"{name} must be a folder, but .*file' is not"):
         hocket.init(**given)
 
 
@@ -604,7 +604,7 @@ def test_full_disk_is_explained_and_the_session_goes_on(run_with_tmpfs: Namespac
     lines = done.stdout.splitlines()
     count = int(lines[0])
     assert count == 6, "memory holds four of 20 MiB, and the disk two and the two small ones"
-    full = rf"No room for an object of 20,971,520 bytes\. Of 83,886,080 bytes of memory [\d,]+ are free; .*{tmp_path} does not take it"
+    full = rf"No room for an object of 20,971,520 bytes: [\d,]+ of 83,886,080 bytes of memory are free, .*{tmp_path} cannot hold the object"
     assert re.match(full, lines[1]), lines[1]
     assert "No space left on device" in lines[1]
     assert lines[3] == f"  <string>:12: {count * 20 * MIB:,} bytes in {count} objects"
@@ -622,7 +622,7 @@ def test_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with hocket.init(num_cpus=1, object_store_memory=80 * MIB, object_spilling_directory=str(tmp_path / "spill")):
         (tmp_path / "spill").touch()  # a file where the folder should be made
-        with pytest.raises(hocket.exceptions.OutOfDiskError, match=r"spill does not take it either \(File exists"):
+        with pytest.raises(hocket.exceptions.OutOfDiskError, match=r"spill cannot hold the object \(File exists"):
             hocket.put(make(0, 100))
 
 
@@ -745,7 +745,7 @@ def test_array_of_a_closure_is_stored_once(session: hocket.SessionContext, caplo
     assert weights[0] == 3
     messages = [record.getMessage() for record in caplog.records if record.name == "hocket"]
     assert len(messages) == 1
-    assert "remote function `use` takes closure variable 'weights' along: 20,971,520 bytes" in messages[0]
+    assert "remote function `use` refers to closure variable 'weights': 20,971,520 bytes" in messages[0]
 
 
 def test_arrays_of_classes_defaults_and_small_closures_travel(session: hocket.SessionContext) -> None:
@@ -814,7 +814,7 @@ def test_function_with_a_large_pickle_warns(session: hocket.SessionContext) -> N
 
 def test_function_with_a_huge_pickle_is_refused(session: hocket.SessionContext) -> None:
     text = "x" * (101 * MIB)
-    with pytest.raises(ValueError, match=r"too large \(105,9.*the most is 104,857,600.*'text'.*hocket.put"):
+    with pytest.raises(ValueError, match=r"too large: 105,9.*the limit is 104,857,600.*'text'.*hocket.put"):
         hocket.remote(lambda: len(text)).remote()
 
 

@@ -50,7 +50,7 @@ class Model(strategies.HostModel):
         return self.count
 
     def step(self, rows: Array, labels: Array, num_rows: int) -> None:
-        """Take a step of the mean cross-entropy with all ranks' rows, of which `num_rows` of this rank count."""
+        """Take a step of the mean cross-entropy with all ranks' rows. `num_rows` of this rank's rows count."""
         logits = rows @ self.kernel + self.bias
         errors = np.exp(logits - logits.max(1, keepdims=True))
         errors /= errors.sum(1, keepdims=True)

@@ -161,10 +161,10 @@ def refuse_modules() -> None:
             mesh.distribute(plain, LayoutMap(grid, wrong))
         assert [one.data_ptr() for one in plain.state_dict().values()] == [one.data_ptr() for one in old.values()]
     mesh.distribute(plain, LayoutMap(grid))
-    with pytest.raises(RuntimeError, match=r"This SGD has parameters that a module had before mesh.distribute\(\)"):
+    with pytest.raises(RuntimeError, match=r"This SGD holds parameters that mesh.distribute\(\) has replaced"):
         before.step()
     torch.optim.SGD(plain.parameters(), 0.1).step()
-    with pytest.raises(IndexError, match="takes numbers of rows from 0 to 15, but received 16 to 16"):
+    with pytest.raises(IndexError, match="takes row numbers from 0 to 15, but received 16 to 16"):
         plain(torch.tensor([16]))
     assert mesh.is_dtensor(plain(torch.tensor([15])))  # after an error as before it
 

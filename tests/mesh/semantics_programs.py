@@ -77,7 +77,7 @@ def check_operations(grid: mesh.Mesh) -> None:
 def check_reading(grid: mesh.Mesh) -> None:
     value = mesh.copy_to_mesh(_WHOLE, Layout(["left", UNSHARDED], grid))
     for read in (np.asarray, lambda one: one.numpy()):
-        with pytest.raises(TypeError, match=r"is spread over devices\. To move all of it here call its gather\(\)"):
+        with pytest.raises(TypeError, match=r"is spread over devices\. To move all of it here, call its gather\(\)"):
             read(value)
     assert np.asarray(mesh.relayout(value, [UNSHARDED, UNSHARDED])).tolist() == _WHOLE.tolist()
 
@@ -102,7 +102,7 @@ def check_relayouts(grid: mesh.Mesh) -> None:
 def check_assigning(grid: mesh.Mesh) -> None:
     layout, other = Layout(["left", UNSHARDED], grid), Layout(["right", UNSHARDED], grid)
     variable = mesh.DVariable(_WHOLE, layout, name="weights")
-    with pytest.raises(ValueError, match=r"'weights' has the layout .* for good, and the value has"):
+    with pytest.raises(ValueError, match=r"'weights' always has the layout .*, but the value has"):
         variable.assign(mesh.copy_to_mesh(_WHOLE, other))
     assert variable.assign(mesh.copy_to_mesh(_WHOLE * 2, layout)).layout == layout
     with pytest.raises(ValueError, match="The value has the layout"):
@@ -112,13 +112,19 @@ def check_assigning(grid: mesh.Mesh) -> None:
 def check_indivisible(grid: mesh.Mesh) -> None:
     odd, axes = np.ones((3, 4)), Layout(["left", UNSHARDED], grid)
     for call, match in [
-        (lambda: mesh.copy_to_mesh(odd, axes), "is 3 long, and the mesh axis 'left' would cut it into 2 equal parts"),
-        (lambda: mesh.relayout(mesh.copy_to_mesh(odd, Layout.replicated(grid, 2)), axes), "is 3 long"),
+        (
+            lambda: mesh.copy_to_mesh(odd, axes),
+            "has length 3, which the mesh axis 'left' cannot cut into 2 equal parts",
+        ),
+        (lambda: mesh.relayout(mesh.copy_to_mesh(odd, Layout.replicated(grid, 2)), axes), "has length 3"),
         (lambda: mesh.copy_to_mesh(odd, Layout(["left"], grid)), "does not fit a tensor of shape"),
-        (lambda: Layout(["left", "left"], grid), "The mesh axis 'left' comes twice in a layout"),
+        (lambda: Layout(["left", "left"], grid), "The mesh axis 'left' occurs twice in a layout"),
         (lambda: Layout(["up"], grid), r"has the axes \['left', 'right'\], but a layout names 'up'"),
         (lambda: mesh.create_mesh({"x": 64}, framework=grid.framework), "needs 64 devices"),
-        (lambda: mesh.relayout(mesh.copy_to_mesh(np.ones(4), Layout(["left"], grid)), _elsewhere(grid)), "on one mesh"),
+        (
+            lambda: mesh.relayout(mesh.copy_to_mesh(np.ones(4), Layout(["left"], grid)), _elsewhere(grid)),
+            "needs one mesh",
+        ),
     ]:
         refused: Callable[[], Any] = call
         with pytest.raises(ValueError, match=match):

@@ -69,7 +69,7 @@ def use_one_process() -> None:
     losses, specs = take_steps()
     assert losses == pytest.approx(take_steps_alone(), abs=1e-6)
     assert specs == [UNSHARDED, "model"]
-    with pytest.raises(ValueError, match=r"x=16 needs 16 devices of the type 'CPU' in each process, and there are 8\."):
+    with pytest.raises(ValueError, match=r"x=16 needs 16 devices of the type 'CPU' in each process, but there are 8\."):
         adapter.create_mesh({"x": 16})
     with pytest.raises(ValueError, match="A mesh needs an axis"):
         adapter.create_mesh({})
@@ -86,7 +86,7 @@ def convert_layouts() -> None:
         assert [tuple(map(int, one)) for one in there.offset_to_shard()] == layout.offset_to_shard()
     with pytest.raises(ValueError, match=r"TensorFlow's mesh has the axes \{'x': 2, 'y': 4\}"):
         adapter.to_tensorflow(Layout(["x"], Mesh({"x": 8})), theirs)
-    with pytest.raises(ValueError, match="TensorFlow has no layout for these"):
+    with pytest.raises(ValueError, match="which TensorFlow's layouts cannot describe"):
         adapter.to_tensorflow(Layout(["x"], ours, partial=["y"]), theirs)
     with pytest.raises(ValueError, match=r"but received \['x,y'\]\. Make a mesh with one axis"):
         adapter.to_tensorflow(Layout([("x", "y")], ours), theirs)
@@ -97,7 +97,9 @@ def refuse_clusters() -> None:
     cluster: dict[str, list[str]] = {"chief": ["a:1"], "worker": ["a:2", "a:3"]}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "evaluator", "index": 0}}))
-        with pytest.raises(ValueError, match="This process is 'evaluator' in TF_CONFIG, and a mesh spans chief and w"):
+        with pytest.raises(
+            ValueError, match="This process is 'evaluator' in TF_CONFIG, but a mesh spans only chief and w"
+        ):
             adapter.create_mesh(DIMS)
         with_servers = {"cluster": {**cluster, "ps": ["a:4"]}, "task": {"type": "chief", "index": 0}}
         patch.setenv("TF_CONFIG", json.dumps(with_servers))
@@ -112,7 +114,7 @@ def refuse_clusters() -> None:
         patch.setenv("TF_CONFIG", told)
         with pytest.raises(ValueError, match="4 places, which 3 processes cannot share equally"):
             adapter.create_mesh(DIMS)
-        with pytest.raises(RuntimeError, match=r"could join the others that TF_CONFIG names\. Call create_mesh ahead"):
+        with pytest.raises(RuntimeError, match=r"could join the others that TF_CONFIG names\. Call create_mesh before"):
             adapter.create_mesh({"x": 3})
         assert "DTENSOR_JOBS" not in os.environ
     assert adapter.parse_workers("") == {}

@@ -112,8 +112,8 @@ def test_everything_on_a_mesh_of_two_processes(tmp_path: Path, capfd: pytest.Cap
     np.testing.assert_array_equal(found["own"], WHOLE)
     assert not found["leads"], "the driver does, since JAX ends all processes when the one that leads has died"
     odd, spread, many = found["errors"]
-    assert odd.startswith("ValueError: A mesh of 3 devices cannot be made of 2 processes")
-    assert "To move all of it here call its gather()" in spread
+    assert odd.startswith("ValueError: A mesh of 3 devices cannot be shared equally by 2 processes")
+    assert "To move all of it here, call its gather()" in spread
     assert "needs 4 devices, but there are 2 of the type" in many
     assert "Gloo" not in capfd.readouterr().out
 

@@ -44,16 +44,16 @@ def test_bad_rules_are_refused() -> None:
         rules[".*/bias"] = ["data"]
     with pytest.raises(re.error):
         rules["*"] = ["data"]
-    with pytest.raises(TypeError, match="one for each dim, but received 'data'"):
+    with pytest.raises(TypeError, match="one spec for each dim, but received 'data'"):
         rules["x"] = "data"
     with pytest.raises(ValueError, match="but a layout names 'rows'"):
         rules["x"] = ["rows"]
-    with pytest.raises(ValueError, match=r"of Mesh\(\{'data': 2\}\), and the map is of"):
+    with pytest.raises(ValueError, match=r"on Mesh\(\{'data': 2\}\), but the map is for"):
         rules["x"] = Layout(["data"], Mesh({"data": 2}))
     rules["a/.*"] = ["data", UNSHARDED]
     with pytest.raises(ValueError, match=r"The rules '\.\*/kernel' and 'a/\.\*' both match the parameter 'a/kernel'"):
         rules.match("a/kernel")
-    with pytest.raises(ValueError, match=r"layout of the parameter 'b/kernel' does not fit it\. .* is 6 long"):
+    with pytest.raises(ValueError, match=r"layout of the parameter 'b/kernel' does not fit it\. .* has length 6"):
         rules.find("b/kernel", (8, 6))
     with pytest.raises(ValueError, match=r"'b/bias' does not fit it\. A layout of 1 dims"):
         rules.find("b/bias", (8, 6))

@@ -41,10 +41,10 @@ def test_values_are_equal_hashed_and_pickled_by_what_they_say(value: Any) -> Non
     ("dims", "options", "error", "message"),
     [
         ({}, {}, ValueError, "A mesh needs an axis"),
-        ([("x", 2), ("x", 3)], {}, ValueError, "'x' comes twice"),
+        ([("x", 2), ("x", 3)], {}, ValueError, "'x' occurs twice"),
         ([("x",)], {}, TypeError, "a name and a size"),
         (["xy"], {}, TypeError, "a name and a size"),
-        ([(1, 2)], {}, TypeError, "a text for a name"),
+        ([(1, 2)], {}, TypeError, "The name of a mesh axis must be a str"),
         ({"": 2}, {}, ValueError, "cannot be called ''"),
         ({"unsharded": 2}, {}, ValueError, "have a meaning in layouts"),
         ({"x": 0}, {}, ValueError, "at least 1, but received 0"),
@@ -101,7 +101,7 @@ def test_match_keeps_what_there_is() -> None:
     assert layouts.fill_matches([MATCH, UNSHARDED], source) == Layout(["x", UNSHARDED], MESH)
     with pytest.raises(ValueError, match="The tensor has 2 dims, but received 1 specs"):
         layouts.fill_matches([MATCH], source)
-    with pytest.raises(ValueError, match="'x' comes twice"):
+    with pytest.raises(ValueError, match="'x' occurs twice"):
         layouts.fill_matches([MATCH, "x"], source)
 
 
@@ -109,12 +109,12 @@ def test_match_keeps_what_there_is() -> None:
     ("specs", "options", "error", "message"),
     [
         (["z"], {}, ValueError, "the axes \\['x', 'y'\\], but a layout names 'z'"),
-        (["x", "x"], {}, ValueError, "'x' comes twice in a layout"),
-        (["x"], {"partial": ["x"]}, ValueError, "'x' comes twice in a layout"),
+        (["x", "x"], {}, ValueError, "'x' occurs twice in a layout"),
+        (["x"], {"partial": ["x"]}, ValueError, "'x' occurs twice in a layout"),
         (["x"], {"partial": ["z"]}, ValueError, "a layout names 'z'"),
         ("x", {}, TypeError, "Write \\['x'\\]"),
-        ([None], {}, TypeError, "Write None as 'unsharded'"),
-        ([MATCH], {}, ValueError, "says how a relayout treats a dim"),
+        ([None], {}, TypeError, "Write 'unsharded' in place of None"),
+        ([MATCH], {}, ValueError, "is a spec for relayouts only"),
     ],
 )
 def test_layout_refuses(specs: Any, options: Any, error: type[Exception], message: str) -> None:
@@ -126,11 +126,11 @@ def test_layout_refuses_what_is_no_mesh_and_shapes_that_do_not_fit() -> None:
     no_mesh: Any = {"x": 2}
     with pytest.raises(TypeError, match=r"A layout needs a Mesh, but received \{'x': 2\}"):
         Layout(["x"], no_mesh)
-    with pytest.raises(ValueError, match="is 7 long, and the mesh axis 'x' would cut it into 2 equal parts"):
+    with pytest.raises(ValueError, match="has length 7, which the mesh axis 'x' cannot cut into 2 equal parts"):
         Layout(["x"], MESH).local_shape_from_global_shape((7,))
     with pytest.raises(ValueError, match="A layout of 1 dims, \\['x'\\], does not fit a tensor of shape \\(2, 2\\)"):
         Layout(["x"], MESH).global_shape_from_local_shape((2, 2))
-    with pytest.raises(ValueError, match="A tensor of 2 dims has none of index 2"):
+    with pytest.raises(ValueError, match="must be from 0 to 1 for a tensor of 2 dims, but received 2"):
         Layout.batch_sharded(MESH, "x", 2, axis=2)
 
 

@@ -114,5 +114,5 @@ def test_visualize_shows_which_device_holds_what(capsys: pytest.CaptureFixture[s
     assert picture.read_bytes().startswith(b"\x89PNG")
     with pytest.raises(TypeError, match=r"takes a DTensor, or a layout and a shape, but received 3 and None"):
         mesh.visualize(3)
-    with pytest.raises(ValueError, match="would cut it into 2 equal parts"):
+    with pytest.raises(ValueError, match="cannot cut into 2 equal parts"):
         mesh.visualize(Layout(["x"], grid), (3,))

@@ -155,9 +155,9 @@ def test_plan_describes_itself() -> None:
 
 def test_refusals() -> None:
     rows = Layout(["x", UNSHARDED], MESH)
-    with pytest.raises(ValueError, match="A relayout stays on one mesh"):
+    with pytest.raises(ValueError, match="A relayout needs one mesh"):
         plan_relayout(rows, Layout(["x", UNSHARDED], Mesh({"x": 2})), SHAPE, 4)
-    with pytest.raises(ValueError, match="Dim 0 of a tensor of shape \\(7, 16\\) is 7 long"):
+    with pytest.raises(ValueError, match="Dim 0 of a tensor of shape \\(7, 16\\) has length 7"):
         plan_relayout(rows, rows, (7, 16), 4)
     with pytest.raises(ValueError, match="does not fit a tensor of shape \\(8,\\)"):
         plan_relayout(rows, rows, (8,), 4)

@@ -252,7 +252,7 @@ def behave_as_arrays(dims: dict[str, int]) -> None:
     many = mesh.copy_to_mesh(torch.ones(8, 1 << 14, dtype=torch.float16), Layout([axis, UNSHARDED], grid))
     mean = library.mean(many)
     assert (float(mean.gather()), mean.dtype.name) == (1, "float16")
-    with pytest.raises(TypeError, match=r"is spread over devices\. To move all of it here call its gather"):
+    with pytest.raises(TypeError, match=r"is spread over devices\. To move all of it here, call its gather"):
         np.asarray(rows)
     assert float(mesh.relayout(rows.sum(), Layout([], grid))) == 8128
     assert mesh.call_with_layout(torch.ones, rows.layout, 8, 16).gather().sum() == 128
@@ -263,21 +263,24 @@ def behave_as_arrays(dims: dict[str, int]) -> None:
     _, (slope,) = mesh.value_and_gradients(lambda: torch.square(unfold(variable, 2)).sum() + 0, [variable])
     assert slope.gather()[0, 0, 1].tolist() == [4.0, 8.0, 8.0, 4.0]
     draw: Any = torch.poisson
-    with pytest.raises(NotImplementedError, match=r"poisson\(\) draws random numbers, which would be others in each"):
+    with pytest.raises(
+        NotImplementedError, match=r"poisson\(\) draws random numbers, which would differ between ranks"
+    ):
         draw(rows)
     with pytest.raises(NotImplementedError, match="renorm_"):
         rows.renorm_(2, 0, 1.0)
     mesh.barrier(grid)
     turned = Layout([",".join(reversed(grid.dim_names)), UNSHARDED], grid)
     for call, error, match in [
-        (lambda: mesh.create_mesh({"x": 1}, framework="torch"), ValueError, "has 1 places. Give it as many as there"),
-        (lambda: mesh.create_mesh({"x": 64}, framework="torch"), ValueError, "needs 64 devices.* start as many ranks"),
+        (
+            lambda: mesh.create_mesh({"x": 1}, framework="torch"),
+            ValueError,
+            "has 1 places. Give it one place for each rank",
+        ),
+        (lambda: mesh.create_mesh({"x": 64}, framework="torch"), ValueError, "needs 64 devices.* start more ranks"),
         (lambda: mesh.create_mesh(dims, framework="torch", device_type="TPU"), ValueError, "must be 'CPU'"),
         (lambda: mesh.pack([torch.ones(1)] * 2, rows.layout), ValueError, "for each of the 1 devices"),
-        *(
-            [(lambda: mesh.relayout(rows, turned), ValueError, "in another order than that of the mesh")]
-            * (grid.rank - 1)
-        ),
+        *([(lambda: mesh.relayout(rows, turned), ValueError, "in another order than the mesh's")] * (grid.rank - 1)),
     ]:
         with pytest.raises(error, match=match):
             call()
@@ -303,7 +306,9 @@ def save_everywhere(folder: str, meshes: list[dict[str, int]]) -> None:
                 == value.view(torch.int16 if value.dtype == torch.bfloat16 else value.dtype).numpy().tobytes()
             )
     mine = f"only in {torch.distributed.get_rank()}"
-    with pytest.raises(ValueError, match=r"The processes save other values: 'only in 0' is .* and missing in process"):
+    with pytest.raises(
+        ValueError, match=r"The processes must save the same values, but 'only in 0' is .* and missing in process"
+    ):
         mesh.save({**mesh.distribute(plain, maps[0]), mine: torch.ones(2)}, Path(folder, "0"))
     with pytest.raises(ValueError, match="Give all of them one path"):
         mesh.save(mesh.distribute(plain, maps[0]), Path(folder, mine))

@@ -578,7 +578,7 @@ def test_killed_driver_ends_it_too() -> None:
 def test_ctrl_c_ends_it(session: None) -> None:
     running = start()
     said = end(running)
-    assert set(said.splitlines()) - {""} <= {"Whoever has this address may look until Ctrl-C ends it."}
+    assert set(said.splitlines()) - {""} <= {"Anyone who has this address may use the dashboard until Ctrl-C ends it."}
     assert running.process.returncode == 0
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", running.port), timeout=5)
@@ -589,7 +589,7 @@ def test_pid_without_a_session() -> None:
         [sys.executable, "-m", "hocket", "dashboard", "1"], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 1
-    assert "There is no session of yours with the driver's pid 1." in done.stdout
+    assert "There is no session of yours whose driver has the pid 1." in done.stdout
 
 
 def test_port_that_is_taken(dashboard: Dashboard) -> None:

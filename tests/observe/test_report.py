@@ -229,7 +229,7 @@ def test_runs_are_listed_and_compared(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("given", "told"), [(["none"], "There is no run in 'none'"), (["--sort", "x"], "reported the metric 'x'")]
+    ("given", "told"), [(["none"], "Found no run in 'none'"), (["--sort", "x"], "reported the metric 'x'")]
 )
 def test_runs_that_are_not_there(
     given: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

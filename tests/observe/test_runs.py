@@ -370,7 +370,7 @@ def test_nothing_is_left_of_a_run_that_failed_before_it_reported(tmp_path: Path)
 @pytest.mark.usefixtures("session")
 def test_a_log_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "run" / log.NAME).mkdir(parents=True)
-    with pytest.warns(UserWarning, match=r"Nothing more of this run is written to .*run\.jsonl"):
+    with pytest.warns(UserWarning, match=r"The log of this run, .*run\.jsonl.*, is not written any more"):
         result = fit(tmp_path, report_steps)
     assert len(result.metrics_history) == 5
 

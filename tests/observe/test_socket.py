@@ -133,6 +133,6 @@ def test_path_that_is_taken(served: Served, tmp_path: Path) -> None:
         told, _ = process.communicate(timeout=30)
         assert process.returncode == 1
         assert why in told
-        assert "Give a path in a folder of yours" in told
+        assert "Give a path that does not exist yet, in a folder of yours" in told
         assert "Traceback" not in told
     assert served.path.exists()

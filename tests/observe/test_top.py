@@ -175,7 +175,7 @@ def test_plain_ends_with_the_session(program: subprocess.Popen[str]) -> None:
 
 def test_a_session_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["top", "1"]) == 1
-    assert "`hocket status` lists those there are" in capsys.readouterr().out
+    assert "`hocket status` lists your sessions" in capsys.readouterr().out
 
 
 def test_pages_without_textual(

@@ -138,18 +138,21 @@ def test_an_evaluator_need_not_know_the_cluster():
     assert alone.task == evaluator
     assert ps.Cluster.from_tf_config(make_config(DENSE, {"type": "evaluator", "index": 0})).task == evaluator
     assert json.loads(ps.Cluster(DENSE).as_tf_config(evaluator))["task"] == {"type": "evaluator", "index": 0}
-    with pytest.raises(ValueError, match="received evaluator 1, and of that role there are indices 0 in"):
+    with pytest.raises(ValueError, match=r"received evaluator 1\. Cluster\(.*\) has indices 0 of that role"):
         ps.Cluster(DENSE, task=ps.ClusterTask("evaluator", 1))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", r"TF_CONFIG must be JSON, but Expecting .* \(char 1\): '\{'\. Write it like this: \{\"cluster\""),
+        (
+            "{",
+            r"TF_CONFIG must be JSON, but received '\{' \(Expecting .* \(char 1\)\)\. Write it like this: \{",
+        ),
         ("[]", r"TF_CONFIG must be a JSON object, but received '\[\]'"),
         ('{"cluster": 3}', "'cluster' in TF_CONFIG must be a JSON object, but received 3"),
         ('{"task": ["worker", 0]}', r"'task' in TF_CONFIG must be a JSON object, but received \['worker', 0\]"),
-        ('{"task": {"type": "worker", "index": 0}}', "received worker 0, and of that role there are none in"),
+        ('{"task": {"type": "worker", "index": 0}}', r"received worker 0\. Cluster\(.*\) has none of that role"),
         (
             '{"task": {"type": "worker", "index": "x"}}',
             "A task's index must be a whole number from 0, but received 'x'",
@@ -197,7 +200,7 @@ def test_numbers_are_checked_as_dicts_are():
         ps.Cluster(chief=2)
     with pytest.raises(
         ValueError,
-        match=r"A cluster comes from a dict or from numbers, but received both: .* Put the numbers into the dict",
+        match=r"Cluster takes a dict or numbers of tasks, but received both: .* Put the numbers into the dict",
     ):
         ps.Cluster({"worker": 1}, servers=2)
 
@@ -211,9 +214,9 @@ def test_who_is_not_there_is_named():
         cluster.num_tasks("trainer")
     with pytest.raises(ValueError, match=r"There is no 'ps' in this cluster\. Its roles: none"):
         ps.Cluster().num_tasks("ps")
-    with pytest.raises(ValueError, match=r"There is no worker 2 in this cluster\. Take one of its indices: 0, 1\."):
+    with pytest.raises(ValueError, match=r"There is no worker 2 in this cluster\. Use one of its indices: 0, 1\."):
         cluster.task_address("worker", 2)
-    with pytest.raises(ValueError, match=r"received worker 2, and of that role there are indices 0, 1 in Cluster"):
+    with pytest.raises(ValueError, match=r"received worker 2\. Cluster\(.*\) has indices 0, 1 of that role"):
         ps.Cluster(workers=2, task=ps.ClusterTask("worker", 2))
     with pytest.raises(ValueError, match=r"index must be a whole number from 0, but received -1\. Give which worker"):
         ps.ClusterTask("worker", -1)
@@ -222,7 +225,7 @@ def test_who_is_not_there_is_named():
 def test_a_cluster_without_addresses_has_no_config():
     with pytest.raises(
         ValueError,
-        match=r"TF_CONFIG has addresses, and the tasks of worker have none in .* Make the cluster from a dict",
+        match=r"TF_CONFIG needs the address of each task, but the tasks of worker have none in .* Make the cluster",
     ):
         ps.Cluster({"worker": 2, "ps": ["a:1"]}).as_tf_config(ps.ClusterTask("worker", 0))
 

@@ -158,7 +158,7 @@ class Box:
     [
         (
             (Box(closures.RemoteValue(threading.Condition(), "f")),),
-            "A RemoteValue travels as an argument of Coordinator.schedule",
+            "A RemoteValue can be an argument of Coordinator.schedule",
         ),
         ((threading.Lock(),), r"create the lock inside the function"),
     ],
@@ -197,7 +197,7 @@ def test_a_result_that_cannot_travel_is_named(coordinator):
         coordinator.join()
     unreadable = coordinator.schedule(Unreadable)
     with pytest.raises(
-        errors.ClosureError, match=r"What Unreadable returned or raised cannot be read here: .*cannot be read"
+        errors.ClosureError, match=r"The result or error of Unreadable cannot be read here: .*cannot be read"
     ):
         unreadable.fetch()
     with pytest.raises(errors.ClosureFailures):

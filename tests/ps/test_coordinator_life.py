@@ -62,7 +62,7 @@ def test_one_coordinator_for_a_strategy(session):
         counter = ps.Variable(0)
     coordinator = ps.Coordinator(strategy)
     assert ps.Coordinator(strategy) is coordinator
-    with pytest.raises(ValueError, match=r"has a coordinator already; it cannot be given \['max_queued'\]"):
+    with pytest.raises(ValueError, match=r"already has a coordinator, so \['max_queued'\] cannot be set"):
         ps.Coordinator(strategy, max_queued=5)
     assert len(list_threads()) == 2
 
@@ -188,11 +188,11 @@ def test_workers_come_and_go(strategy, files: Files):
     assert coordinator.add_workers() == [4]  # an index never comes again
     coordinator.fetch([coordinator.schedule(add) for _ in range(10)])
     assert counter.numpy() == 50
-    with pytest.raises(ValueError, match=r"There is no worker 1; there are \[0, 2, 3, 4\]"):
+    with pytest.raises(ValueError, match=r"There is no worker 1; the workers are \[0, 2, 3, 4\]"):
         coordinator.remove_worker(1)
     with pytest.raises(ValueError, match=r"count must be a whole number from 1, but received 0"):
         coordinator.add_workers(0)
-    with pytest.raises(ValueError, match=r"1023 workers in its time, 5 were there, and 2000 more"):
+    with pytest.raises(ValueError, match=r"1023 workers in all, and has had 5, but received count=2000"):
         coordinator.add_workers(2000)
     for index in (0, 2, 3):
         coordinator.remove_worker(index)
@@ -220,7 +220,7 @@ def test_of_two_threads_that_remove_the_last_two_workers_one_is_refused(strategy
     files.wait_until(lambda: busy.state.is_leaving)
     with pytest.raises(ValueError, match=rf"Worker {idle.state.index} is the last one"):
         coordinator.remove_worker(idle.state.index)
-    with pytest.raises(ValueError, match=rf"no worker {busy.state.index}; there are \[{idle.state.index}\]"):
+    with pytest.raises(ValueError, match=rf"no worker {busy.state.index}; the workers are \[{idle.state.index}\]"):
         coordinator.remove_worker(busy.state.index)
     files.write("go")
     remover.join()
@@ -246,7 +246,7 @@ def test_the_watchdog_speaks_once(strategy, files: Files, capfd):
         shown += capfd.readouterr().err
         workers = shown.partition("Worker 0 (pid")[2]
         return (
-            shown.count("What everybody is doing") == 1
+            shown.count("The stacks of all processes") == 1
             and "Worker 1 (pid" in workers
             and "in _wait_for_a_file" in workers
         )

@@ -95,7 +95,7 @@ def test_a_closure_that_finds_too_few_puts_them_back(coordinator):
     value = coordinator.schedule(push_first, (variable,))
     with pytest.raises(
         errors.OutOfDataError,
-        match=r"ran out of data on worker \d after it had pushed 1 times\. Draw before the first push",
+        match=r"ran out of data on worker \d after it had pushed 1 times\. Call next\(iterator\) before the first push",
     ):
         value.fetch()
     with pytest.raises(errors.ClosureFailures):
@@ -170,14 +170,14 @@ def test_data_in_a_generator_of_a_closure(coordinator):
 def test_what_is_refused(coordinator):
     """A3 #31, #36."""
     dataset = coordinator.create_per_worker_dataset([1, 2])
-    with pytest.raises(NotImplementedError, match=r"each worker draws from its part\. Call next\(iterator\)"):
+    with pytest.raises(NotImplementedError, match=r"each worker draws from its own part\. Call next\(iterator\)"):
         next(iter(dataset))
     with pytest.raises(TypeError, match=r"Write: iterator = iter\(dataset\)"):
         next(dataset)
     for given in (5, iter([1]), {"a": 1}):
         with pytest.raises(
             TypeError,
-            match=r"made of a function that returns something to iterate over, or of a sequence, but received",
+            match=r"must be a function that returns something to iterate over, or a sequence, but received",
         ):
             coordinator.create_per_worker_dataset(given)
     with pytest.raises(TypeError, match=r"takes a function that makes the value, but received 5\. Write lambda: 5"):
@@ -191,7 +191,7 @@ def test_what_is_refused(coordinator):
         coordinator.join()
     stream = iter(dataset)
     hidden = coordinator.schedule(lambda box: next(box.stream), (Hidden(stream),))
-    with pytest.raises(ValueError, match=r"hidden inside another object\. Give it as an argument"):
+    with pytest.raises(ValueError, match=r"hidden inside another object\. Pass it as an argument"):
         hidden.fetch()
     with pytest.raises(errors.ClosureFailures):
         coordinator.join()

@@ -46,12 +46,12 @@ def _push(values: Any, ids: Any) -> Callable[[Any, ps.ParameterServerStrategy], 
             "could not be broadcast|cannot be broadcast",
         ),
         (_push(np.ones((2, 2)), [0, 10]), IndexError, "has the ids 0 to 9, but received 10"),
-        (_push(np.ones((2, 3)), [0, 1]), ValueError, "has rows of 3, but the table's have 2"),
+        (_push(np.ones((2, 3)), [0, 1]), ValueError, "must have rows of length 2, but received rows of length 3"),
         (_push(np.ones((2, 2)), [0]), ValueError, "needs a row for each id"),
         (
             lambda table, strategy: strategy.push([(np.ones((10, 2)), table)]),
             TypeError,
-            r"is IndexedSlices\(values, ids\)",
+            r"must be IndexedSlices\(values, ids\)",
         ),
     ],
 )
@@ -70,11 +70,11 @@ def test_what_a_table_is_asked_wrongly(
     [
         ((0, 4), {}, r"has 1 row or more, but received 0"),
         ((4, 0), {}, "dim must be 1 or more, but received 0"),
-        ((None, 4), {}, r"must be told how many there is room for: capacity=1_000_000"),
-        ((4, 4), {"capacity": 9}, r"capacity and eviction are for ps.Embedding\(None, 4, ...\)"),
+        ((None, 4), {}, r"but received None\. Write capacity=1_000_000"),
+        ((4, 4), {"capacity": 9}, r"capacity and eviction are only for ps.Embedding\(None, 4, ...\)"),
         ((4, 4), {"initial_value": np.zeros((4, 3))}, r"must have the shape \(4, 4\), but received \(4, 3\)"),
         ((None, 4), {"capacity": 9, "initial_value": np.zeros((9, 4))}, "for tables whose ids are row numbers"),
-        ((10, 3), {"name": "table"}, "There is a variable named 'table' already"),
+        ((10, 3), {"name": "table"}, "A variable named 'table' already exists"),
         (
             (10, 3),
             {"name": "table", "exist_ok": True},
@@ -120,7 +120,7 @@ def test_rows_that_are_idle_are_given_up(strategy: ps.ParameterServerStrategy) -
     assert table.evict(idle_updates=2) == 1
     assert table.lookup([7, 8, 9])[:, 0].tolist() == [0, 1, 1]
     fixed: Any = strategy.variables["table"]
-    with pytest.raises(ValueError, match="has 10 rows, each in its place"):
+    with pytest.raises(ValueError, match="has 10 rows in fixed places"):
         fixed.evict(1)
     with pytest.raises(ValueError, match="idle_updates must be a whole number from 0, but received -1"):
         table.evict(-1)

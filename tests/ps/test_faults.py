@@ -259,7 +259,8 @@ def test_a_closure_that_kills_its_workers_is_given_up(coordinator, counter, monk
     (error,) = caught.value.exceptions
     assert isinstance(error, errors.ClosureError)
     with pytest.raises(
-        errors.ClosureError, match=r"_exit was given up: 3 workers in a row died in the middle of it\. The last one: "
+        errors.ClosureError,
+        match=r"_exit was given up, because 3 workers in a row died while they ran it\. The last error: ",
     ):
         bad.fetch()
     done = sum(value._error is None for value in good)
@@ -333,7 +334,7 @@ def test_a_registry_that_is_killed_is_built_again(hosted_strategy: ps.ParameterS
     assert (hosted_strategy.statistics()["bytes"], set(hosted_strategy.variables)) == (before, {"first", "table"})
     second = hosted_strategy.make_variable(np.ones(3), name="second")
     assert second.numpy().tolist() == [1, 1, 1]
-    with pytest.raises(ValueError, match="There is a variable named 'table' already"):
+    with pytest.raises(ValueError, match="A variable named 'table' already exists"):
         hosted_strategy.make_embedding(10, 3, name="table")
     assert sum(hosted_strategy.statistics()["bytes"]) - sum(before) == 3 * 4 * 2 * 3  # a copy of each, with two slots
 

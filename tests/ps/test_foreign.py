@@ -106,7 +106,7 @@ def test_variables_of_others_are_not_taken_along(session: None) -> None:
         (lambda: weight.assign(1), (), "weight"),
         (lambda: layer(1), (), "layer"),
     ):
-        with pytest.raises(TypeError, match=rf"takes along `{named}`, .*would change a copy of its own.*ps\.Variable"):
+        with pytest.raises(TypeError, match=rf"captures `{named}`, .*would change its own copy.*ps\.Variable"):
             coordinator.schedule(fn, args=args)
     assert coordinator.schedule(lambda: int(tf.Variable(3).numpy())).fetch() == 3  # its own it may make
     coordinator.close()

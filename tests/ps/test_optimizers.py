@@ -319,7 +319,7 @@ def test_an_optimizer_travels_and_is_a_value(optimizer):
     assert hash(again) == hash(optimizer)
     with pytest.raises(
         dataclasses.FrozenInstanceError,
-        match=r"cannot be changed, and its 'lr' was to be\..*dataclasses.replace\(old, lr=...\)",
+        match=r"cannot be changed: 'lr' can be set only when it is made\..*dataclasses.replace\(old, lr=...\)",
     ):
         optimizer.lr = 1.0
 

@@ -144,7 +144,7 @@ def test_bad_numbers_are_refused():
         placer.occupy(2, 5)
     with pytest.raises(
         ValueError,
-        match=r"server 0 holds 0 variables of 0 bytes together, and 5 bytes cannot be released\. Release each",
+        match=r"server 0 holds 0 variables of 0 bytes together, so 5 bytes cannot be released\. Release each",
     ):
         placer.release(0, 5)
     with pytest.raises(ValueError, match="min_shard_bytes must be a whole number from 1, but received 0"):

@@ -182,7 +182,7 @@ def test_an_error_in_a_push_undoes_all_of_it(server):
     before = server.look()
     too_many = records.Operation(2, "rows_add", np.ones((30, 2), "float32"), np.arange(100, 130))
     with pytest.raises(
-        errors.CapacityError, match=r"has room for 20 ids on server 0, and 30 new ones were asked for.*larger capacity"
+        errors.CapacityError, match=r"has room for 20 ids on server 0 and holds .*received 30 new ones.*larger capacity"
     ):
         server.store.push(records.Ticket(0, 1, 0), [*make_push()[:2], too_many])
     assert server.look() == before

@@ -136,7 +136,7 @@ def test_backup_workers_do_not_hold_up_a_step_and_what_is_late_is_counted() -> N
 def test_synchronous_settings_are_checked() -> None:
     with pytest.raises(ValueError, match="backup_workers must leave at least one of the 2 workers"):
         _make(2, synchronous=True, backup_workers=2)
-    with pytest.raises(ValueError, match="is for synchronous=True"):
+    with pytest.raises(ValueError, match="is only for synchronous=True"):
         _make(2, backup_workers=1)
     with pytest.raises(ValueError, match="has no staleness"):
         _make(2, synchronous=True, max_staleness=1)
@@ -177,11 +177,11 @@ def test_restore_comes_before_the_datasets_and_needs_a_coordinators_checkpoint(t
     strategy, _, _ = _make(1)
     coordinator = ps.Coordinator(strategy)
     path = strategy.save(tmp_path / "variables")
-    with pytest.raises(ps.CheckpointMismatchError, match="does not know where datasets are"):
+    with pytest.raises(ps.CheckpointMismatchError, match="has no positions of datasets"):
         coordinator.restore(path)
     iterator = iter(coordinator.create_per_worker_dataset([1, 2]))
     whole = coordinator.save(tmp_path / "whole")
-    with pytest.raises(RuntimeError, match="must come before iter"):
+    with pytest.raises(RuntimeError, match="was called after iter"):
         coordinator.restore(whole)
     del iterator
     strategy.close()

@@ -102,7 +102,7 @@ def is_of(process: psutil.Process, temporary: str) -> bool:
 
 def test_executors_elsewhere_write_read_and_train(tmp_path: Path) -> None:
     refusal, *found = run(PROGRAM, tmp_path).splitlines()
-    assert refusal.startswith("from_spark() was given no path, and Spark runs on other machines than this, which")
+    assert refusal.startswith("from_spark() received no path, but Spark runs on other machines, which")
     assert found == ["1000 499500", "100", "{'ranks': [0, 1], 'workers': 2}"]
 
 

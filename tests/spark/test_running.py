@@ -153,7 +153,7 @@ def test_a_job_that_is_cancelled_is_told(spark: Any, tmp_path: Path) -> None:
     )
     thread = threading.Thread(target=cancel)
     thread.start()
-    with pytest.raises(train.TrainingFailedError, match="Spark has ended the barrier stage"):
+    with pytest.raises(train.TrainingFailedError, match="Spark ended the barrier stage"):
         hocket_spark.run(trainer)
     thread.join()
 
@@ -201,7 +201,9 @@ def test_torch_trains_on_rows_of_sparks_to_the_bit_as_in_a_session(spark: Any, t
 
 
 def test_too_few_slots_are_said_before_anything_is_started(spark: Any, tmp_path: Path) -> None:
-    with pytest.raises(exceptions.InfeasibleResourcesError, match=r"num_workers=3 needs as many slots.*has 2"):
+    with pytest.raises(
+        exceptions.InfeasibleResourcesError, match=r"num_workers=3 needs one task slot for each worker.*has 2"
+    ):
         hocket_spark.run(build(tmp_path, num_workers=3))
     with pytest.raises(ValueError, match="num_workers=0 runs the training function in the driver"):
         hocket_spark.run(build(tmp_path, num_workers=0))
@@ -214,7 +216,7 @@ def test_what_needs_other_processes_is_refused(spark: Any, tmp_path: Path) -> No
         scaling_config=train.ScalingConfig(num_workers=2),
         run_config=train.RunConfig(storage_path=str(tmp_path)),
     )
-    with pytest.raises(ValueError, match="ParameterServer needs other processes beside the ranks"):
+    with pytest.raises(ValueError, match="ParameterServer needs other processes besides the ranks"):
         hocket_spark.run(trainer)
 
 

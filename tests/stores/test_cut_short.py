@@ -262,7 +262,7 @@ def test_links_are_replaced_and_nothing_is_removed_through_them(target: str, tmp
 
 @pytest.mark.parametrize("path", [".", "", "..", "/", "a/.."])
 def test_a_folder_without_a_name_of_its_own_is_refused(path: str) -> None:
-    with pytest.raises(ValueError, match=r"is a folder that is there.*Give the path of a folder in it"):
+    with pytest.raises(ValueError, match=r"is an existing folder.*Give the path of a folder in it"):
         atomic_folders.AtomicFolder(Path(path))
 
 
@@ -298,7 +298,7 @@ def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkey
             lambda file: file.write_text("x"),
             r"^'inner/value' has changed .* \(1 bytes now, 1 then, with another digest",
         ),
-        (lambda file: (file.unlink(), file.mkdir()), r"^'inner/value' cannot be read: .*It is no file"),
+        (lambda file: (file.unlink(), file.mkdir()), r"^'inner/value' cannot be read: .*It is not a regular file"),
     ],
     ids=["gone", "length", "content", "kind"],
 )

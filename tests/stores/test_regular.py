@@ -41,7 +41,7 @@ def put(path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_small_file_is_an_error(tmp_path: Path, kind: str) -> None:
     put(tmp_path / "a", kind)
-    message = "more than 268,435,456 bytes" if kind == "too large" else "It is no file, but a pipe, a device"
+    message = "more than 268,435,456 bytes" if kind == "too large" else "It is not a regular file, but a pipe, a device"
     with pytest.raises(OSError, match=message):
         local_files.read_text(tmp_path / "a")
 
@@ -61,7 +61,7 @@ def test_nothing_stays_open(tmp_path: Path) -> None:
     put(tmp_path / "a", "pipe")
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(10):
-        with pytest.raises(OSError, match="It is no file"):
+        with pytest.raises(OSError, match="It is not a regular file"):
             local_files.open_regular(tmp_path / "a")
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
@@ -91,7 +91,7 @@ def read_lines(folder: Path) -> None:
 
 def read_damage(folder: Path) -> None:
     manifest = {"files": {"run.jsonl": {"size_bytes": 1, "sha256": "0" * 64}}}
-    assert "cannot be read: [Errno 22] It is no file" in (storage.find_damage(folder, manifest) or "")
+    assert "cannot be read: [Errno 22] It is not a regular file" in (storage.find_damage(folder, manifest) or "")
 
 
 def read_kept(folder: Path) -> None:

@@ -79,7 +79,7 @@ def test_messages_have_no_passwords() -> None:
     place = places.find_place("s3://bucket/a?access_key=me&secret_key=hush&region=us-east-1", None, "a test")
     assert place.shown == "s3://bucket/a"
     assert place.join("b").shown == "s3://bucket/a/b"
-    with pytest.raises(ValueError, match=r"the address 's3://bucket/a' has 'password', which is none of") as caught:
+    with pytest.raises(ValueError, match=r"the address 's3://bucket/a' has the unknown option 'password'") as caught:
         places.find_place("s3://bucket/a?password=hush", None, "a test")
     assert "hush" not in str(caught.value)
     for address in ("s3://me:hush@bucket/a?region=us-east-1", "s3://bucket/a?secret_key=hush&access_key=me"):
@@ -95,13 +95,13 @@ def test_messages_have_no_passwords() -> None:
 def test_names_in_addresses_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert places.find_place("s3://bucket/exp#1?region=us-east-1", None, "a test").path == "bucket/exp#1"
     for address, match in (
-        ("s3://bucket/exp?1", "there are no options"),
+        ("s3://bucket/exp?1", "which options must follow"),
         ("s3://bucket//a", "has '' in its path"),
         ("s3://bucket/a/../b", "has '..' in its path"),
         ("s3://bucket/a/..", "has '..' in its path"),
         ("s3://bucket/a\tb", r"has '\\t' in its path"),
-        ("s3://who@bucket/a", "there may be anonymous@, or key:secret@"),
-        ("gs://bucket/a?region=b", "has 'region', which is none of"),
+        ("s3://who@bucket/a", "only anonymous@ or key:secret@ may stand"),
+        ("gs://bucket/a?region=b", "has the unknown option 'region'"),
     ):
         with pytest.raises(ValueError, match=match):
             places.find_place(address, None, "a test")
@@ -118,7 +118,7 @@ def test_names_in_addresses_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
             "floppy://a",
             None,
             ValueError,
-            r"a test: nothing is known of 'floppy' .* Write a path of this machine, s3://",
+            r"a test: the address 'floppy://a' has the unknown scheme 'floppy'.* Write a path of this machine, s3://",
         ),
         ("a", "s3", TypeError, r"a test: filesystem must be one of pyarrow's or fsspec's, but received 's3'"),
     ],
@@ -149,9 +149,7 @@ def test_what_fails_now_and_then_is_tried_again(store: places.Place) -> None:
     assert calls.ask(store, "write", call) == "done"
     assert len(made) == calls.TRIES
     call, made = build_failing(OSError("busy"), calls.TRIES)
-    with pytest.raises(
-        exceptions.StoreError, match=r"cannot write 'shelf', also when it was tried 3 times: busy\. Check"
-    ):
+    with pytest.raises(exceptions.StoreError, match=r"cannot write 'shelf', even after 3 tries: busy\. Check"):
         calls.ask(store, "write", call)
 
 
@@ -202,7 +200,7 @@ def test_what_is_not_committed_is_not_there_and_is_swept(shelf: commits.Shelf, t
     files.write(shelf.place.join(commits.PENDING, "half"), b"")
     files.write(shelf.place.join("half", "a"), b"1")
     files.write(shelf.place.join("other", "a"), b"somebody else's")
-    with pytest.raises(FileNotFoundError, match="or it was not written to its end"):
+    with pytest.raises(FileNotFoundError, match="or it was not written completely"):
         commits.fetch(shelf.place.join("half"), tmp_path / "copy", MANIFEST)
     shelf.sweep()
     assert shelf.list_folders().keys() == {"", "whole", "other"}
@@ -232,7 +230,7 @@ def test_damage_is_seen(how: str, shelf: commits.Shelf, tmp_path: Path) -> None:
         files.write(place.join("a"), b"xy" if how == "changed" else b"x")
     gap = manifests.find_gap(manifests.read_records(manifest), files.list_sizes(place))
     assert (gap is None) == (how == "changed"), "a size is seen without reading"
-    with pytest.raises(commits.DamagedError, match=r"'a' (has changed|is not there)"):
+    with pytest.raises(commits.DamagedError, match=r"'a' (has changed|is missing)"):
         commits.fetch(place, tmp_path / "copy", MANIFEST)
     shelf.move_aside("one", "one.damaged")
     assert shelf.list_folders().keys() == {"one.damaged"}
@@ -264,7 +262,7 @@ def test_one_folder_alone(store: places.Place, tmp_path: Path) -> None:
     commits.put(store.join("one"), folder, MANIFEST)
     assert files.list_sizes(store.join("one")).keys() == {"a", "b", MANIFEST}
     files.write(store.join("other", "a"), b"somebody else's")
-    with pytest.raises(FileExistsError, match=r"'shelf/other' exists, and has no manifest\.json"):
+    with pytest.raises(FileExistsError, match=r"'shelf/other' exists but has no manifest\.json"):
         commits.put(store.join("other"), folder, MANIFEST)
     with pytest.raises(ValueError, match="'shelf' is a bucket"):
         commits.put(store, folder, MANIFEST)

@@ -209,7 +209,7 @@ class Evil:
 @pytest.mark.parametrize("blob", [b"", b"x", b"\x80\x05", pickle.dumps(3)[:-1], b"cnowhere\nClass\n."])
 def test_what_cannot_be_opened_is_named(blob: bytes, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(blob)
-    with pytest.raises(exceptions.SerializationError, match=r"A test cannot open what is pickled in .*file"):
+    with pytest.raises(exceptions.SerializationError, match=r"A test cannot unpickle the objects in .*file"):
         trust.load_file(tmp_path / "file", "A test")
 
 

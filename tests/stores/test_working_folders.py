@@ -197,7 +197,9 @@ def test_a_folder_that_somebody_else_made_first_is_refused(shared_place: Path, k
         squat()
     else:
         strangers.run_as_other(squat)
-    with pytest.raises(PermissionError, match=r"a link, another user's, or open to others.*set TMPDIR"):
+    with pytest.raises(
+        PermissionError, match=r"a link, belongs to another user, or is open to other users.*Set TMPDIR"
+    ):
         working_folders.join(str(path))
     assert list(home.iterdir()) == []
 

@@ -75,8 +75,8 @@ REFUSED_BY_SERVERS: Final[Mapping[str, str]] = {
     "clipvalue": "have no SGD(clipvalue=0.02). Leave clipvalue out",
     "ema": "have no SGD(use_ema=True). Leave use_ema out",
     "accumulation": "have no Adam(gradient_accumulation_steps=2). Leave gradient_accumulation_steps out",
-    "Adagrad decay": "have no Adagrad(weight_decay=0.1) as Keras has it. Leave weight_decay out",
-    "SGD momentum decay": r"have no SGD with momentum=0.9 and weight_decay=0.1 as Keras has it. Use AdamW, or leave",
+    "Adagrad decay": "have no Adagrad(weight_decay=0.1), as Keras computes it. Leave weight_decay out",
+    "SGD momentum decay": r"have no SGD with both momentum=0.9 and weight_decay=0.1, as Keras computes it. Use AdamW",
 }
 
 

@@ -312,7 +312,7 @@ def test_bad_input(tmp_path: Path, library: str) -> None:
         callback(frequency=1.5)
     with pytest.raises(ValueError, match="frequency must be a whole number of iterations, 0 or more"):
         callback(frequency=-1)
-    with pytest.raises(TypeError, match="metrics must be names"):
+    with pytest.raises(TypeError, match="metrics must be a list of names"):
         callback([3])
     with pytest.raises(TypeError, match="results_postprocessing_fn must be a function"):
         callback(results_postprocessing_fn=3)

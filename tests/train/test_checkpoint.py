@@ -212,12 +212,14 @@ def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
             run_config=train.RunConfig(name="run", storage_path=small_disk),
         ).fit()
 
-    match = r"there is no space for it on the disk of '.*/\.staging', of which \d.* bytes are free without it.* Free some space"
+    match = (
+        r"the disk of '.*/\.staging' has too little space for it \(\d.* bytes are free without it\).* Free some space"
+    )
     with pytest.raises(OSError, match=match) as caught:
         fit(3)
     assert caught.value.errno == errno.ENOSPC
     before = train.Result.from_path(small_disk / "run")
-    assert [metrics["step"] for metrics in before.metrics_history] == [0, 1], "what was committed before is whole"
+    assert [metrics["step"] for metrics in before.metrics_history] == [0, 1], "earlier commits are whole"
     left = sorted(path.name for path in (small_disk / "run").iterdir())
     assert left == ["checkpoint_000000", "checkpoint_000001", "run.jsonl"]
     shutil.rmtree(before.best_checkpoints[0][0].path)
@@ -239,7 +241,7 @@ def test_a_full_disk_of_the_driver(small_disk: Path, tmp_path: Path, monkeypatch
             name="run", storage_path=small_disk, failure_config=train.FailureConfig(max_failures=-1)
         ),
     )
-    with pytest.raises(train.TrainingFailedError, match=r"of which \d+,\d+ bytes are free without it"):
+    with pytest.raises(train.TrainingFailedError, match=r"\(\d+,\d+ bytes are free without it\)"):
         trainer.fit()
     assert len(train.Result.from_path(small_disk / "run").metrics_history) == 1
 
@@ -248,7 +250,7 @@ def test_a_disk_that_is_full_when_a_run_starts(small_disk: Path) -> None:
     run = storage.Storage(str(small_disk), "run")
     storage.open_storage(run)
     (small_disk / "others").write_bytes(b"o" * 256 * 1024)
-    with pytest.raises(OSError, match=r"there is no space for it on the disk of .* Free some space") as caught:
+    with pytest.raises(OSError, match=r"the disk of .* has too little space for it .* Free some space") as caught:
         storage.leave_token(run)
     assert caught.value.errno == errno.ENOSPC
 

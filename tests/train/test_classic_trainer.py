@@ -475,7 +475,7 @@ def test_bad_arguments(tmp_path: Path, arguments: dict[str, Any], error: type[Ex
         ({"dataset": [1]}, NotImplementedError, r"Pass datasets=\{'train': dataset\} to TorchTrainer"),
         ({"checkpoint_strategy": 2}, TypeError, "must be a CheckpointStrategy, but received 2"),
         ({"callbacks": [train.UserCallback()]}, TypeError, r"hocket.train.callbacks.TrainingCallback"),
-        ({"callbacks": [JsonLoggerCallback(workers_to_log=1)]}, ValueError, "There is no rank 1 to log: there are 1"),
+        ({"callbacks": [JsonLoggerCallback(workers_to_log=1)]}, ValueError, "There is no rank 1 to log: the run has 1"),
     ],
 )
 def test_bad_runs(trainer: train.Trainer, arguments: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -41,7 +41,7 @@ class NoText:
         (
             lambda: makers.ScalingConfig(num_workers=1.5),
             TypeError,
-            r"num_workers must be an int, or two for .* received 1\.5",
+            r"num_workers must be an int, or a pair of ints for .* received 1\.5",
         ),
         (lambda: train.ScalingConfig(num_workers=True), TypeError, "num_workers must be an int, .* received True"),
         (
@@ -64,15 +64,19 @@ class NoText:
         (
             lambda: makers.ScalingConfig(num_workers=(1, 2, 3)),
             TypeError,
-            r"or two for an elastic .* \(1, 2, 3\)\. Write",
+            r"or a pair of ints for an elastic .* \(1, 2, 3\)\. Write",
         ),
-        (lambda: makers.ScalingConfig(num_workers=(1, "2")), TypeError, r"or two for an elastic .* \(1, '2'\)"),
+        (
+            lambda: makers.ScalingConfig(num_workers=(1, "2")),
+            TypeError,
+            r"or a pair of ints for an elastic .* \(1, '2'\)",
+        ),
         (
             lambda: train.ScalingConfig(num_workers=(3, 2)),
             ValueError,
-            r"the least first, but received \(3, 2\)\. Write",
+            r"1 <= least <= most, but received \(3, 2\)\. Write",
         ),
-        (lambda: train.ScalingConfig(num_workers=(0, 2)), ValueError, r"must be 1 or more, and .* received \(0, 2\)"),
+        (lambda: train.ScalingConfig(num_workers=(0, 2)), ValueError, r"must have 1 <= least .* received \(0, 2\)"),
         (
             lambda: train.ScalingConfig(elastic_resize_monitor_interval_s=-1),
             ValueError,
@@ -133,18 +137,18 @@ class NoText:
         (
             lambda: train.RunConfig(storage_path="floppy://a/x"),
             ValueError,
-            "nothing is known of 'floppy' in the address 'floppy://a/x'. Write a path of this machine, s3://",
+            "the address 'floppy://a/x' has the unknown scheme 'floppy'. Write a path of this machine, s3://",
         ),
         (lambda: train.RunConfig(storage_path=Path("floppy://x")), ValueError, "in the address 'floppy:/x'"),
-        (lambda: train.RunConfig(storage_path="s3://b/x?speed=9"), ValueError, "has 'speed', which is none of"),
-        (lambda: train.Checkpoint("floppy://a/x"), ValueError, "Checkpoint.* nothing is known of 'floppy'"),
+        (lambda: train.RunConfig(storage_path="s3://b/x?speed=9"), ValueError, "has the unknown option 'speed'"),
+        (lambda: train.Checkpoint("floppy://a/x"), ValueError, "Checkpoint.* has the unknown scheme 'floppy'"),
         (lambda: makers.Checkpoint("x", filesystem=1), TypeError, "Checkpoint.* filesystem must be one of pyarrow's"),
-        (lambda: train.Result.from_path("floppy://a/run"), ValueError, "Result.from_path.* nothing is known of"),
+        (lambda: train.Result.from_path("floppy://a/run"), ValueError, "Result.from_path.* has the unknown scheme"),
         (lambda: makers.RunConfig(callbacks=[print]), TypeError, "must be instances of hocket.train.UserCallback"),
         (lambda: makers.RunConfig(callbacks=-1), TypeError, "callbacks must be a list of .* received -1"),
         (lambda: makers.RunConfig(callbacks="ab"), TypeError, "callbacks must be a list of .* received 'ab'"),
-        (lambda: makers.RunConfig(name=3), TypeError, "name must be a text, but received 3"),
-        (lambda: makers.RunConfig(name={}), TypeError, "name must be a text, but received {}"),
+        (lambda: makers.RunConfig(name=3), TypeError, "name must be a string, but received 3"),
+        (lambda: makers.RunConfig(name={}), TypeError, "name must be a string, but received {}"),
         (lambda: train.RunConfig(storage_path="\0"), ValueError, r"storage_path must be .* received '\\x00'"),
         (lambda: makers.ScalingConfig(use_gpu="zzz"), TypeError, "use_gpu must be True or False, but received 'zzz'"),
         (lambda: makers.ScalingConfig(resources_per_worker=-1), TypeError, "resources_per_worker must be a dict"),
@@ -221,8 +225,13 @@ def give() -> Iterator[int]:
             TypeError,
             "must run when it is called, but `wait` only makes a coroutine. Write a function that runs",
         ),
-        (give, {}, TypeError, "must run when it is called, but `give` only makes a generator."),
-        (take_two, {}, ValueError, r"must take no argument or one .* `take_two` takes 2: \(config.* Put them into"),
+        (give, {}, TypeError, "must do its work when it is called, but `give` only makes a generator."),
+        (
+            take_two,
+            {},
+            ValueError,
+            r"must take no argument or one .* `take_two` takes 2: \(config.* Put the values into",
+        ),
         ("loop", {}, TypeError, "train_loop_per_worker must be a function, but received 'loop'"),
         (take_none, {"train_loop_config": {"lr": 1}}, ValueError, "`take_none` takes no argument. Give it one"),
         (take_none, {"scaling_config": 2}, TypeError, "scaling_config must be a ScalingConfig, but received 2"),
@@ -346,12 +355,12 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(
-        NotADirectoryError, match=r"The run's folder cannot be made .*RunConfig\(storage_path=\.\.\.\).*file/run"
+        NotADirectoryError, match=r"The run's folder cannot be created .*RunConfig\(storage_path=\.\.\.\).*file/run"
     ):
         storage.open_storage(storage.Storage(str(file), "run"))
     circle = tmp_path / "circle"
     circle.symlink_to(circle)
-    with pytest.raises(OSError, match=r"The run's folder cannot be made .*symbolic links.*/circle/"):
+    with pytest.raises(OSError, match=r"The run's folder cannot be created .*symbolic links.*/circle/"):
         train.DataParallelTrainer(
             take_none,
             scaling_config=train.ScalingConfig(num_workers=0),
@@ -369,7 +378,9 @@ def test_a_run_keeps_others_of_its_name_out_of_its_folder(tmp_path: Path, *, fai
     ):
         run.staging_path.mkdir()
         with (
-            pytest.raises(train.TrainingFailedError, match=r"The run 'run' in .* goes on already: .* another name\.$"),
+            pytest.raises(
+                train.TrainingFailedError, match=r"The run 'run' in .* is already running: .* another name\.$"
+            ),
             storage.hold_storage(run),
         ):
             pass

@@ -84,7 +84,7 @@ def test_a_run_that_is_killed_goes_on_with_the_rows_that_are_left(tmp_path: Path
     datasets = {"train": rows.random_shuffle(seed=SEED), "whole": data.from_numpy({"whole": np.arange(7)})}
     given: dict[str, Any] = {"datasets": datasets, "dataset_config": train.DataConfig(datasets_to_split=["train"])}
     run = {"name": "run"}
-    with pytest.raises(train.WorkerGroupError, match=r"SIGKILL|Ray says of it"):
+    with pytest.raises(train.WorkerGroupError, match=r"SIGKILL|Ray reports"):
         fit(read_rows, tmp_path, 2, config, run, **given)
     again = {**run, "failure_config": train.FailureConfig(max_failures=1)}
     result = fit(read_rows, tmp_path, 1, {**config, "die_at": {1: 18}}, again, **given)

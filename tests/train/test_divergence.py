@@ -56,11 +56,12 @@ def test_the_ranks_that_differ_are_named_with_what_differs() -> None:
     compare(same, same, same)
     with pytest.raises(
         train.RanksDivergedError,
-        match=r"in report 1 \(after 0 steps\) rank 2 has other values of the parameter `second` than rank 0, by up to 2 "
-        r"in the values that were sampled\. Likely causes: a test\. To train on, write RunConfig\(divergence_config",
+        match=r"in report 1 \(after 0 steps\) rank 2 has values of the parameter `second` that differ from rank 0's by "
+        r"up to 2 in the sampled values\. Likely causes: a test\. To train nevertheless, write "
+        r"RunConfig\(divergence_config",
     ):
         compare(same, same, other)
-    with pytest.raises(train.RanksDivergedError, match="has the parameter `second` and the other lacks it"):
+    with pytest.raises(train.RanksDivergedError, match="only one of the ranks 0 and 1 has the parameter `second`"):
         compare(same, {"first": np.zeros(4)})
 
 
@@ -76,7 +77,9 @@ def test_a_rank_that_ends_is_not_waited_for() -> None:
     for rank, value in enumerate([0.0, 1.0]):
         for item in look({"one": np.full(2, value)}):
             driver.take(rank, item)
-    with pytest.raises(train.RanksDivergedError, match="rank 1 has other values of the parameter `one` than rank 0"):
+    with pytest.raises(
+        train.RanksDivergedError, match="rank 1 has values of the parameter `one` that differ from rank 0's"
+    ):
         driver.end(2)
 
 

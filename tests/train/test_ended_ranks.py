@@ -105,7 +105,7 @@ def meet_after(obstacle: Any, folder: Path) -> None:
     ("obstacle", "where"),
     [
         (wait_for_a_lock, r"Rank 1 is here:\n(.|\n)* in wait_for_a_lock\n    lock.acquire\(timeout=600\)"),
-        (stop_here, r"Rank 1 \(pid \d+\) does not say where it is: its process is stopped"),
+        (stop_here, r"Rank 1 \(pid \d+\) cannot say where it is: its process is stopped"),
     ],
 )
 def test_a_rank_that_does_not_come_is_named_and_given_up(

@@ -290,11 +290,13 @@ def test_what_cannot_be_started_is_tried_again_as_often_as_it_says(
 ) -> None:
     monkeypatch.setattr(worker_group, "START_SECONDS", 0.05)
     reservation = hocket.util.placement_group([{"CPU": 1}])
-    with pytest.raises(train.TrainingFailedError, match="were not free for") as at_once:
+    with pytest.raises(train.TrainingFailedError, match="but that was not free for") as at_once:
         fit(report_and_stay, tmp_path)
     assert not isinstance(at_once.value, train.ControllerError), "it was not tried again"
     limit = train.FailureConfig(controller_failure_limit=2)
-    with pytest.raises(train.ControllerError, match=r"could not be started, also when .* were not free for") as caught:
+    with pytest.raises(
+        train.ControllerError, match=r"could not be started, even after another try: .* was not free for"
+    ) as caught:
         fit(report_and_stay, tmp_path, failure_config=limit)
     assert isinstance(caught.value.controller_failure, train.TrainingFailedError)
     told = [record.getMessage() for record in caplog.records if record.name == "hocket.train"]

@@ -111,7 +111,7 @@ def test_a_stream_that_is_torn_says_where(tmp_path: Path) -> None:
         unpack(tmp_path / "target", given[:1])
     with pytest.raises(train.TransferError, match="file 'b' began before the end of 'a'"):
         unpack(tmp_path / "other", [given[0], given[2]])
-    with pytest.raises(train.TransferError, match="1 of 2 files are whole"):
+    with pytest.raises(train.TransferError, match="1 of 2 files are complete"):
         unpack(tmp_path / "third", [*given[:2], file_chunks.FileChunk((), (), 2)])
 
 

@@ -184,7 +184,8 @@ def test_transformers_trains_one_model(tmp_path: Path) -> None:
         }
     assert result.return_value == pytest.approx(train_alone(epochs=2), rel=1e-5)
     with pytest.raises(
-        train.WorkerGroupError, match=r"has found 1 rank where there are 2, so each would train alone\. .*use_cpu=True"
+        train.WorkerGroupError,
+        match=r"found a world size of 1, but there are 2 ranks, so each would train alone\. .*use_cpu=True",
     ):
         fit(train_with_transformers, tmp_path, {"folder": str(tmp_path / "own"), "use_cpu": False})
 

@@ -79,8 +79,8 @@ def diverge(config: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("parameter", r"other values of the parameter `bias`.*give them to prepare_params\(\)"),
-        ("optimizer", r"other values of .*learning_rate.*decide by what average_gradients\(\) returns"),
+        ("parameter", r"has values of the parameter `bias`.*give them to prepare_params\(\)"),
+        ("optimizer", r"has values of .*learning_rate.*decide by the result of average_gradients\(\)"),
     ],
 )
 @pytest.mark.usefixtures("session")

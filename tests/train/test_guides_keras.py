@@ -150,11 +150,23 @@ def take_unequal_steps() -> None:
     ("function", "strategy", "message"),
     [
         (take_unequal_steps, None, r"(?s)same order.*If the ranks have unequal numbers of batches"),
-        (normalize_jointly, None, r"has synchronized=True, but in a prepared model a layer sees the rows of its own"),
-        (step_a_model_that_was_built_later, None, r"made after prepare_model\(\).*Build it first"),
-        (step_by_hand_with_another_strategy, hocket_keras.LocalSGD(2), r"of whose steps the strategy does not hear"),
-        (step_with_another_optimizer, hocket_keras.ParameterServer(), r"Compile the model with it, or use AllReduce"),
-        (train_a_model_without_variables, None, r"has no variables yet, or not all"),
+        (
+            normalize_jointly,
+            None,
+            r"has synchronized=True, but in a prepared model a layer sees only the rows of its own",
+        ),
+        (step_a_model_that_was_built_later, None, r"made after prepare_model\(\).*Build the model first"),
+        (
+            step_by_hand_with_another_strategy,
+            hocket_keras.LocalSGD(2),
+            r"a loop of the program's own, which the strategy does not see",
+        ),
+        (
+            step_with_another_optimizer,
+            hocket_keras.ParameterServer(),
+            r"Compile the model with that optimizer, or use AllReduce",
+        ),
+        (train_a_model_without_variables, None, r"does not have all of its variables yet"),
     ],
 )
 @pytest.mark.usefixtures("session")
@@ -201,9 +213,12 @@ def diverge(config: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("weights", r"rank . has other values of the parameter `sequential/dense/kernel.*a callback of one rank alone"),
-        ("rate", r"rank . has other values of the optimizer's .*learning_rate.*decides by its own numbers"),
-        ("layer", r"other values of the buffer `.*seen.*aggregation='sum'"),
+        (
+            "weights",
+            r"rank . has values of the parameter `sequential/dense/kernel.*a callback set weights in one rank alone",
+        ),
+        ("rate", r"rank . has values of the optimizer's .*learning_rate.*sets the learning rate by its own numbers"),
+        ("layer", r"has values of the buffer `.*seen.*aggregation='sum'"),
     ],
 )
 @pytest.mark.usefixtures("session")
@@ -240,7 +255,7 @@ def evaluate_a_sum() -> list[str]:
 @pytest.mark.usefixtures("session")
 def test_a_sum_that_an_evaluation_does_not_add_up_is_told_once(tmp_path: Path) -> None:
     (message,) = fit(evaluate_a_sum, tmp_path, "torch").return_value
-    assert "the mean of 2 such sums" in message
+    assert "the mean of the 2 ranks' sums" in message
 
 
 def break_and_go_on(config: dict[str, str]) -> list[Any]:

@@ -189,7 +189,7 @@ def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ValueError, match=r"does not support backward_passes_per_step=4"):
             hvd.DistributedOptimizer(keras.optimizers.SGD(), backward_passes_per_step=4)
         with pytest.raises(
-            ValueError, match=r"with each batch, but how many an epoch has is unknown. Pass steps_per_epoch"
+            ValueError, match=r"with each batch, but the number of batches in an epoch is unknown. Pass steps_per_epoch"
         ):
             hvd.callbacks.LearningRateWarmupCallback(0.1).on_train_begin()
         with pytest.raises(ValueError, match="root_rank must be one of the 1 ranks from 0, but received 1"):

@@ -154,7 +154,7 @@ def test_checkpoints_refuse_what_they_cannot_keep(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be read as a pytree"):
         hocket_jax.load_pytree(tmp_path / "other.npz", like=params)
     for tree, message in (
-        ({"act": "relu"}, r"save_pytree\(\) takes a pytree of arrays, but 'act' is a str: 'relu'. Keep what is no array"),
+        ({"act": "relu"}, r"save_pytree\(\) takes a pytree of arrays, but 'act' is a str: 'relu'. Keep values that are not arrays"),
         ({"f": len}, "'f' is a builtin_function_or_method"),
     ):  # fmt: skip
         with pytest.raises(TypeError, match=message):
@@ -207,12 +207,12 @@ def test_outside_of_a_training_function(call: Any) -> None:
         (lambda: hocket_jax.prepare_arrays({"x": np.ones(3), "n": 5}, 1), ValueError, "but 'n' is one number"),
         (lambda: hocket_jax.prepare_arrays({}, 1), ValueError, "a pytree without arrays"),
         (lambda: hocket_jax.prepare_arrays(["a", "b"], 1), TypeError, "'0' is a str"),
-        (lambda: hocket_jax.prepare_arrays(np.ones((0, 2)), 1), ValueError, "have 0 rows, .* Look at the data"),
+        (lambda: hocket_jax.prepare_arrays(np.ones((0, 2)), 1), ValueError, "have 0 rows, .* Check the data"),
         (lambda: hocket_jax.prepare_arrays(np.ones(3), 4, drop_last=True), ValueError, "have 3 rows, .* needs 4 or more"),
         (lambda: hocket_jax.GlobalMean().add([1.0]), TypeError, r"received \[1.0\]. Write jnp.array"),
         (lambda: hocket_jax.GlobalMean().add(jnp.ones((2, 2))), ValueError, r"received one of shape \(2, 2\)"),
         (lambda: jax.jit(hocket_jax.GlobalMean().add)(jnp.ones(2)), TypeError, "GlobalMean.add.. was called inside jax.jit"),
-        (lambda: hocket_jax.GlobalMean().compute(), ValueError, "An ExactMean of no values"),
+        (lambda: hocket_jax.GlobalMean().compute(), ValueError, "An ExactMean without values"),
         (lambda: hocket_jax.enable_reproducibility(-1), ValueError, "seed must lie between 0"),
     ],
 )  # fmt: skip
@@ -239,7 +239,7 @@ def test_strategies_refuse_what_they_cannot_do() -> None:
         open_local_sgd().average(jnp.ones(1), "average_gradients")
     early = open_local_sgd(begin_after=3)
     early.adapt_optimizer(optax.sgd(0.1))
-    with pytest.raises(ValueError, match=r"in the first steps only, and average_gradients\(\) does not know"):
+    with pytest.raises(ValueError, match=r"in the first steps alone, and average_gradients\(\) does not know"):
         early.average(jnp.ones(1), "average_gradients")
     exchange = open_local_sgd()
     optimizer = exchange.adapt_optimizer(optax.sgd(0.1))

@@ -203,7 +203,7 @@ def test_two_loops_at_once_are_refused() -> None:
     (loader,) = prepare(lambda: build(10, 2), 1)
     first, second = iter(loader), iter(loader)
     next(second)
-    with pytest.raises(RuntimeError, match="This loop over the loader was overtaken"):
+    with pytest.raises(RuntimeError, match="This loop over the loader cannot go on"):
         next(first)
 
 
@@ -565,9 +565,7 @@ def test_iterable_data_sets_split_themselves() -> None:
     with be_rank(1, 2):
         loader = hocket_torch.prepare_data_loader(data.DataLoader(Stream(), batch_size=2))
     with be_rank(0, 2):
-        with pytest.warns(
-            UserWarning, match=r"Stream is an IterableDataset, .* each of the 2 ranks reads all that it gives"
-        ):
+        with pytest.warns(UserWarning, match=r"Stream is an IterableDataset, .* so each of the 2 ranks reads all rows"):
             hocket_torch.prepare_data_loader(data.DataLoader(Stream(), batch_size=2))
         hocket_torch.prepare_data_loader(data.DataLoader(Stream(), batch_size=2), add_dist_sampler=False)
     assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
@@ -596,12 +594,13 @@ def test_bad_loaders_are_refused() -> None:
             hocket_torch.prepare_data_loader(build(8, 2, num_workers=1, in_order=False))
         hocket_torch.prepare_data_loader(build(8, 2), name="train")
         with pytest.raises(
-            ValueError, match=r"has prepared a loader with name='train' before\. Give each another name"
+            ValueError, match=r"has prepared a loader with name='train' before\. Give each loader its own name"
         ):
             hocket_torch.prepare_data_loader(build(8, 2), name="train")
         for name in ("", "#0"):
             with pytest.raises(
-                ValueError, match=rf"must be a text that does not begin with '#', but received '{name}'"
+                ValueError,
+                match=rf"must be a string that does not begin with '#' and is not empty, but received '{name}'",
             ):
                 hocket_torch.prepare_data_loader(build(8, 2), name=name)
     with pytest.raises(RuntimeError, match=r"torch\.prepare_data_loader\(\) was called outside a training function"):
@@ -610,7 +609,9 @@ def test_bad_loaders_are_refused() -> None:
 
 def test_weights_are_of_a_batch() -> None:
     (loader,) = prepare(lambda: build(4, 2), 1)
-    with pytest.raises(RuntimeError, match=r"loader\.weights is of the latest batch, but no batch was handed out yet"):
+    with pytest.raises(
+        RuntimeError, match=r"loader\.weights belongs to the latest batch, but no batch was handed out yet"
+    ):
         _ = loader.weights
 
 
@@ -621,7 +622,7 @@ def test_a_position_of_other_rows_is_refused() -> None:
             ValueError, match=r"\(no name, .*does not fit it: .*num_rows=9, .*num_rows=8.* pass resume=False"
         ):
             hocket_torch.prepare_data_loader(build(8, 2))
-        with pytest.raises(ValueError, match=r"\(name='train'\) that does not fit it"):
+        with pytest.raises(ValueError, match=r"\(name='train'\) does not fit it"):
             hocket_torch.prepare_data_loader(build(8, 2), name="train")
         assert hocket_torch.prepare_data_loader(build(8, 2), resume=False).epoch == 0
 
@@ -635,9 +636,9 @@ def test_bad_values_of_a_mean_are_refused() -> None:
         mean.add(1.5)
     with pytest.raises(ValueError, match=r"one of shape \(\)\. Pass the loss of each row, not their mean"):
         mean.add(torch.tensor(1.5))
-    with pytest.raises(ValueError, match="there are 2 for 3 values"):
+    with pytest.raises(ValueError, match="received 2 weights for 3 values"):
         mean.add(torch.ones(3), torch.ones(2))
-    with pytest.raises(ValueError, match="An ExactMean of no values has no mean"):
+    with pytest.raises(ValueError, match="An ExactMean without values has no mean"):
         mean.compute()
     mean.add(torch.tensor([0.5, 9.0], dtype=torch.bfloat16, requires_grad=True), torch.tensor([1.0, 0.0]))
     assert mean.compute() == 0.5

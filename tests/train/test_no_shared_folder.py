@@ -268,7 +268,7 @@ def test_damage_on_the_way_back_is_raised_where_it_is_read(tmp_path: Path, open_
     assert result.metrics == {"is_right": True}
     told = [path.read_text() for path in tmp_path.glob("error-*")]
     assert told
-    assert "of checkpoint 'checkpoint_000000' did not arrive as it was: " in told[0]
+    assert "of checkpoint 'checkpoint_000000' was damaged on its way: " in told[0]
 
 
 def read_back(config: dict[str, Any]) -> None:
@@ -304,7 +304,7 @@ class Damage(train.UserCallback):
         ),
         (
             lambda path: (path / storage.MANIFEST_NAME).unlink(),
-            "FileNotFoundError: The checkpoint .* is not there any more",
+            "FileNotFoundError: The checkpoint .* no longer exists",
         ),
     ],
 )

@@ -235,15 +235,15 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
         )
 
     with pytest.raises(
-        ValueError, match=r"no strategy='ps' for TensorFlow\. There is 'parameter_server', .*MultiWorker"
+        ValueError, match=r"TensorFlow has no strategy='ps'\. Write strategy='parameter_server', .*MultiWorker"
     ):
         build("ps")
     with pytest.raises(ValueError, match=r"takes no strategy=LocalSGD.*strategy='parameter_server' for servers"):
         build(train.strategies.LocalSGD(2))
-    with pytest.raises(ValueError, match=r"needs a worker or more, .* num_workers=0\. .*num_workers=1"):
+    with pytest.raises(ValueError, match=r"needs one worker process or more, .* num_workers=0\. .*num_workers=1"):
         build("parameter_server", 0)
     with pytest.raises(
-        ValueError, match=r"as many workers at its end as at its start, .*\(1, 2\)\. Write num_workers=2"
+        ValueError, match=r"workers in TensorFlow's cluster cannot change, .*\(1, 2\)\. Write num_workers=2"
     ):
         build("parameter_server", (1, 2))
     with pytest.raises(ValueError, match=r"would be a second chief: .* Leave chief out"):
@@ -254,6 +254,6 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
         build("parameter_server", num_evaluators=1)
     with (
         hocket.init(engine="inprocess"),
-        pytest.raises(ValueError, match=r"chief, worker 0, ps 0 are processes, .*engine='local'"),
+        pytest.raises(ValueError, match=r"chief, worker 0, ps 0 need a process each, .*engine='local'"),
     ):
         build("parameter_server").fit()

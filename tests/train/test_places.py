@@ -49,7 +49,7 @@ def test_a_crowd_is_told_of() -> None:
 
 def test_a_launcher_is_told_of_by_the_first_process() -> None:
     launched = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "RANK": "0"}
-    assert "one of 2 processes that `hocket run` or torchrun" in rank_placement.describe_launcher(launched)
+    assert "`hocket run` or torchrun has started 2 processes" in rank_placement.describe_launcher(launched)
     assert rank_placement.describe_launcher({**launched, "RANK": "1"}) == ""
     assert rank_placement.describe_launcher({**launched, "WORLD_SIZE": "1"}) == ""
     assert rank_placement.describe_launcher({"WORLD_SIZE": "2", "RANK": "0"}) == ""  # a rank of a trainer
@@ -154,7 +154,7 @@ def test_no_room_for_another_attempt_keeps_the_cause(tmp_path: Path, monkeypatch
             storage_path=tmp_path, failure_config=train.FailureConfig(max_failures=1), callbacks=[Lose()]
         ),
     )
-    with pytest.raises(train.TrainingFailedError, match="were not free for 0 s") as caught:
+    with pytest.raises(train.TrainingFailedError, match="was not free for 0 s") as caught:
         trainer.fit()
     assert isinstance(caught.value.__cause__, errors.WorkerGroupError)
     assert "the first cause" in str(caught.value.__cause__)

@@ -62,7 +62,7 @@ def test_a_result_as_a_data_frame(tmp_path: Path) -> None:
 def test_what_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"gone' does not exist\. Pass the path of a run, Result\.path"):
         train.Result.from_path(tmp_path / "gone")
-    with pytest.raises(RuntimeError, match=r"holds no whole checkpoint, .* Pass the path of a run"):
+    with pytest.raises(RuntimeError, match=r"holds no complete checkpoint, .* Pass the path of a run"):
         train.Result.from_path(tmp_path)
     with pytest.raises(TypeError, match="filesystem must be one of pyarrow's or fsspec's, but received 's3'"):
         anything.Result.from_path(tmp_path, storage_filesystem="s3")

@@ -86,7 +86,10 @@ def test_a_checkpoint_is_committed_when_report_returns(tmp_path: Path) -> None:
     assert [had for _, _, had in recorder.seen] == [True, True, False]
     assert result.get_best_checkpoint("step", "min") == result.best_checkpoints[0][0]
     assert not Path(result.path, ".staging").exists()
-    with pytest.raises(ValueError, match=r"No checkpoint was reported with the metric 'los'\. The last one has"):
+    with pytest.raises(
+        ValueError,
+        match=r"No checkpoint was reported with the metric 'los'\. Name one of the last checkpoint's metrics",
+    ):
         result.get_best_checkpoint("los", "min")
 
 
@@ -160,7 +163,7 @@ def test_many_reports_are_all_there(tmp_path: Path) -> None:
     ("arguments", "error", "match"),
     [
         ((3,), TypeError, r"report\(\) takes a dict of metrics, but received int: 3\. Write report"),
-        (({"f": lambda: 0},), TypeError, r"metrics\['f'\] is <function .* but metrics take numbers, texts"),
+        (({"f": lambda: 0},), TypeError, r"metrics\['f'\] is <function .* but metrics take numbers, strings"),
         (({}, "path"), TypeError, "report.. takes a Checkpoint, but received 'path'. Write Checkpoint.from_directory"),
         (({}, None, "a/b"), ValueError, "checkpoint_dir_name must be the name of one folder .* received 'a/b'"),
         (({}, None, "a.damaged"), ValueError, r"start with '\.' or end with '\.damaged', but received 'a\.damaged'"),
@@ -342,7 +345,7 @@ def save_by_callback(config: dict[str, Any]) -> None:
     ends = config["ends"] if train.get_context().get_world_rank() == 1 and not told.exists() else ""
     if ends:
         told.touch()
-    if ends == "told to end":  # the group starts again after the next commit, while the ranks are in report()
+    if ends == "ended by SIGTERM":  # the group starts again after the next commit, while the ranks are in report()
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.5)
     callback: Any = Saver(ends)
@@ -351,7 +354,7 @@ def save_by_callback(config: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("session")
-@pytest.mark.parametrize("ends", ["killed", "told to end"])
+@pytest.mark.parametrize("ends", ["killed", "ended by SIGTERM"])
 def test_callbacks_of_ranks_that_are_ended_leave_no_folder(ends: str, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()

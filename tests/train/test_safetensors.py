@@ -122,7 +122,7 @@ def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = torch.nn.Linear(2, 1)
     with pytest.raises(TypeError, match=r"save_model\(\) takes a torch.nn.Module, but received 3"):
         hocket_torch.save_model(3, tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(FileNotFoundError, match="writes to a folder that exists, but received"):
+    with pytest.raises(FileNotFoundError, match="writes into an existing folder, but received"):
         hocket_torch.save_model(model, tmp_path / "none")
     with pytest.raises(FileNotFoundError, match=r"has no model\.safetensors"):
         hocket_torch.load_model(model, tmp_path)

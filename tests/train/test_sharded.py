@@ -170,7 +170,7 @@ def test_a_model_beside_the_one_that_is_trained(tmp_path: Path) -> None:
 
 def test_ranks_that_use_different_layers(tmp_path: Path) -> None:
     told = fit(programs.take_other_layers, tmp_path, Sharded(mesh={"data": 2}, shard_along="data"))
-    assert re.match(r"The parameter '0.weight' has a gradient in the ranks \[0\] and in no others", told), told
+    assert re.match(r"The parameter '0.weight' has a gradient in the ranks \[0\] only", told), told
 
 
 def test_compiled_models(tmp_path: Path) -> None:
@@ -274,16 +274,20 @@ def test_a_layer_that_raises_has_its_parameters_back(tmp_path: Path) -> None:
         ({"mesh": {}}, ValueError, "A mesh needs an axis"),
         ({"mesh": {"data": 0}}, ValueError, "'data' has 0"),
         ({"mesh": {"data": "2"}}, TypeError, "a dict of names and sizes"),
-        ({"mesh": {"data": 2}, "shard_along": "model"}, ValueError, "'model' is named"),
-        ({"mesh": {"data": 2}, "layout": {".*": ["modle"]}}, ValueError, "'modle' is named"),
+        ({"mesh": {"data": 2}, "shard_along": "model"}, ValueError, "received the axis 'model'"),
+        ({"mesh": {"data": 2}, "layout": {".*": ["modle"]}}, ValueError, "received the axis 'modle'"),
         ({"mesh": {"data": 2}, "layout": {".*": "data"}}, TypeError, "Write ['data']"),
         ({"mesh": ["data"]}, TypeError, "mesh must be a dict of names and sizes, but received ['data']"),
         ({"mesh": {"data": 2}, "layout": ["data"]}, TypeError, "layout must be a dict of patterns"),
-        ({"mesh": {"data": 2}, "layout": {"(": ["data"]}}, ValueError, "'(' is none: "),
+        (
+            {"mesh": {"data": 2}, "layout": {"(": ["data"]}},
+            ValueError,
+            "must be regular expressions, but received '(': ",
+        ),
         ({"mesh": {"data": 2}, "layout": {".*": None}}, TypeError, "'.*' has None"),
         ({"mesh": {"data": 2}, "layout": {".*": [None]}}, TypeError, "has None for a dim"),
         ({"mesh": {"data": 2}, "shard_along": 1}, TypeError, "shard_along must name axes, but received 1"),
-        ({"mesh": {"data": 2}, "batch_dims": "dat"}, ValueError, "none of batch_dims=['dat']"),
+        ({"mesh": {"data": 2}, "batch_dims": "dat"}, ValueError, "batch_dims=['dat'] names none of them"),
         ({"mesh": {"data": 2}, "bucket_bytes": 1.5}, TypeError, "bucket_bytes must be an int, but received 1.5"),
         ({"mesh": {"data": 2}, "bucket_bytes": -1}, ValueError, "bucket_bytes must be 0 or more, but received -1"),
     ],
@@ -307,7 +311,7 @@ def test_descriptions_that_mean_nothing(arguments: dict[str, Any], error: type[E
         (programs.prepare_only, Sharded(mesh={"data": 2}), {"parallel_strategy": "fsdp"}, "Sharded keeps parts"),
         (programs.prepare_twice, Sharded(mesh={"data": 2}), {}, "spread already"),
         (programs.prepare_compiled, Sharded(mesh={"data": 2}), {}, "model = torch.compile(prepare_model(model))"),
-        (programs.add_a_layer_later, Sharded(mesh={"data": 2}), {}, "got the parameter '1.weight' since"),
+        (programs.add_a_layer_later, Sharded(mesh={"data": 2}), {}, "has a new parameter, '1.weight', since"),
         (programs.load_others, Sharded(mesh={"data": 2}), {}, "parameters without assign=True"),
         (
             programs.save_what_an_optimizer_lists,

@@ -234,7 +234,7 @@ def test_what_a_training_function_may_not_report(s3_store: Store) -> None:
         scaling_config=train.ScalingConfig(num_workers=0),
         run_config=train.RunConfig(name="run", storage_path=bucket, storage_filesystem=filesystem),
     )
-    with pytest.raises(ValueError, match=r"report\(\) takes a checkpoint in a folder of this machine, .*as_directory"):
+    with pytest.raises(ValueError, match=r"report\(\) takes a checkpoint in a folder on this machine, .*as_directory"):
         trainer.fit()
     assert s3_server.list_names(filesystem, f"{bucket}/run") == [], "a run that has nothing leaves nothing"
 
@@ -268,7 +268,7 @@ def test_a_damaged_checkpoint_is_passed_over(s3_store: Store) -> None:
     assert len(again.best_checkpoints) == 3
     assert "checkpoint_000002.damaged/step" in s3_server.list_names(filesystem, f"{bucket}/run"), "it is moved aside"
     filesystem.delete_file(f"{bucket}/run/checkpoint_000001/inner/weights")
-    with pytest.warns(UserWarning, match="checkpoint_000001' is damaged and not used: 'inner/weights' is not there"):
+    with pytest.warns(UserWarning, match="checkpoint_000001' is damaged and not used: 'inner/weights' is missing"):
         assert len(train.Result.from_path(again.path, filesystem).best_checkpoints) == 2
 
 
@@ -337,11 +337,11 @@ def test_a_store_that_is_gone_in_the_middle_ends_the_run(
     filesystem = s3_server.open_store(s3_proxy.port, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1))
     s3_proxy.fault, s3_proxy.only = "cut", f"PUT /{bucket}/run/checkpoint_000001/step"
     with pytest.raises(
-        exceptions.StoreError, match=r"cannot write '.*checkpoint_000001/step'.* tried 3 times.*network"
+        exceptions.StoreError, match=r"cannot write '.*checkpoint_000001/step'.* after 3 tries.*network"
     ):
         fit(bucket, filesystem, workers=workers)
     assert s3_proxy.count >= calls.TRIES
-    assert fit(bucket, direct, workers=workers).return_value == 1, "what was committed before is whole"
+    assert fit(bucket, direct, workers=workers).return_value == 1, "earlier commits are whole"
 
 
 def test_a_store_that_says_nothing_is_given_up(
@@ -368,7 +368,7 @@ def test_one_run_of_a_name_at_a_time(s3_store: Store) -> None:
         def before_run(self, run_context: train.TrainRunContext) -> None:
             fit(bucket, filesystem)
 
-    with pytest.raises(train.TrainingFailedError, match=r"'run' goes on already, in '.*/run'"):
+    with pytest.raises(train.TrainingFailedError, match=r"The run 'run' is already running in '.*/run'"):
         fit(bucket, filesystem, callbacks=[FitsAgain()])
 
 

@@ -618,7 +618,7 @@ def test_sharded_models_take_no_compression(tmp_path: Path) -> None:
         (lambda: hocket_torch.AllReduce(bucket_mb=0), r"bucket_mb must be more than 0, but received 0\. Leave it out"),
         (lambda: hocket_torch.PowerSGD(rank=0), r"rank must be 1 or more, but received 0\."),
         (lambda: hocket_torch.PowerSGD(begin_after=1), r"begin_after must be 2 or more, but received 1: torch"),
-        (lambda: hocket_torch.LocalSGD(0), r"sync_every must be 1 or more steps, but received 0\. For an average"),
+        (lambda: hocket_torch.LocalSGD(0), r"sync_every must be 1 or more steps, but received 0\. Write 1 to average"),
         (lambda: hocket_torch.LocalSGD(1, begin_after=-1), r"begin_after must be 0 or more steps, but received -1\."),
         (lambda: hocket_torch.LocalSGD(1, outer="nesterov"), r"but received 'nesterov'\. Write outer=Nesterov\(\)"),  # type: ignore[arg-type]
         (lambda: hocket_torch.Nesterov(lr=0), r"lr must be more than 0, but received 0\. DiLoCo"),

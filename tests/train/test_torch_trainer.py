@@ -181,7 +181,7 @@ def report_a_tensor(config: dict[str, Any]) -> None:
 
 
 def test_tensors_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"metrics\['deep'\]\['loss'\] must be a plain value.*Pass \.item\(\)"):
+    with pytest.raises(ValueError, match=r"metrics\['deep'\]\['loss'\] must be a plain value.*Pass its \.item\(\)"):
         fit(report_a_tensor, tmp_path, 0)
 
 

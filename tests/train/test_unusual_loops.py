@@ -24,12 +24,12 @@ pytestmark = [
 SHARDED = strategies.Sharded(mesh={"data": 2}, shard_along=["data"])
 REPLICATED = strategies.Sharded(mesh={"data": 2})
 
-NO_SPREADING = "The model has other parameters than when prepare_model|no prepared model has, and they differ"
-APPENDED = "The model has got the parameter"
+NO_SPREADING = "parameters changed after prepare_model|no prepared model has, but they have different values"
+APPENDED = "The model has a new parameter"
 ONLY_DDP = "find_unused_parameters"
 FINDING = ["unused_layer_that_is_found", "layer_that_one_rank_uses", "layer_that_one_rank_uses_in_no_sync"]
 BY_TORCH = "got mixed torch.Tensor and DTensor|appears to not have been used|setStorage|not support deepcopy|chunk_cat"
-UNEQUAL = "parameters that were added later, and they differ between the ranks"
+UNEQUAL = "parameters that were added later, but they have different values in the ranks"
 OUTSIDE_OF_SERVERS = "ParameterServer holds parameters of prepared models"
 BESIDE = ["parameter_outside", "parameter_outside_that_is_replaced", "parameter_outside_with_a_closure"]
 NOT_PREPARED = "This Adam has no parameter of a prepared model, so each rank would train"
@@ -40,12 +40,12 @@ OUTSIDE = "LocalSGD averages parameters of prepared models"
 
 REFUSED: dict[str, dict[str, str]] = {
     "AllReduce": {
-        "replaced_and_forgotten": "in place of parameters that this SGD still has",
+        "replaced_and_forgotten": "in place of parameters that this SGD still steps",
         "unused_layer": "has not used the layers of `second.weight`, `second.bias`",
     },
     "fsdp": {
         "optimizer_before": r"This SGD has the parameters that the model had before prepare_model\(\) spread them",
-        "optimizer_after_a_forward_pass": "made while the model's parameters were put together",
+        "optimizer_after_a_forward_pass": "made while the model's parameters were gathered",
         **dict.fromkeys(
             ["appended", "replaced", "tied_later", "parameter_registered_later", "normed_later"], NO_SPREADING
         ),
@@ -183,7 +183,7 @@ def test_what_one_rank_does_alone_ends_the_run(way: str, match: str, tmp_path: P
 
 
 def test_sharded_models_say_what_torch_refuses(tmp_path: Path) -> None:
-    with pytest.raises(train.TrainingFailedError, match=r"(?s)mixed torch\.Tensor.*Compute with model"):
+    with pytest.raises(train.TrainingFailedError, match=r"(?s)mixed torch\.Tensor.*Call model\(x\), not"):
         fit(unusual_loops.run_one, tmp_path, way="around_by_a_method", parallel_strategy="fsdp")
 
 
@@ -245,7 +245,7 @@ def test_an_optimizer_of_what_is_left_alone_steps_each_ranks_own(tmp_path: Path)
 
 
 def test_a_model_that_is_prepared_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(train.TrainingFailedError, match="received a model in DistributedDataParallel"):
+    with pytest.raises(train.TrainingFailedError, match="received a model that is in DistributedDataParallel"):
         fit(unusual_loops.prepare_twice, tmp_path)
 
 

@@ -277,7 +277,7 @@ def report_made(name: str, **settings: Any) -> None:
         (
             lambda: train.report({}, checkpoint_upload_mode=NO_UPLOAD, checkpoint_upload_fn=upload),
             ValueError,
-            "it would not be called. Leave one out",
+            "the function would not be called. Leave one of the two out",
         ),
         (
             lambda: train.report({}, checkpoint_upload_mode=NO_UPLOAD, delete_local_checkpoint_after_upload=True),

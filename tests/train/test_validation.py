@@ -276,8 +276,12 @@ def test_the_score_may_come_from_the_validation(tmp_path: Path, num_workers: int
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda: train.report({}, validation=True), ValueError, "validation was asked for without a checkpoint"),
-        (lambda: save(0), ValueError, r"the trainer was not told how\. Give it validation_config"),
+        (
+            lambda: train.report({}, validation=True),
+            ValueError,
+            "validation=... without a checkpoint. Pass a checkpoint",
+        ),
+        (lambda: save(0), ValueError, r"the trainer has no validation function\. Pass validation_config"),
         (lambda: save(0, validation="yes"), TypeError, "must be True, False or a ValidationTaskConfig, .* 'yes'"),
     ],
 )
@@ -293,7 +297,7 @@ def test_what_report_refuses(tmp_path: Path, call: Any, error: type[Exception], 
         (lambda: anything.ValidationConfig(square, {}), TypeError, "task_config must be a ValidationTaskConfig"),
         (lambda: ValidationConfig(square, ray_remote_kwargs={"cpus": 1}), ValueError, "cpus"),
         (lambda: anything.ValidationTaskConfig([1]), TypeError, r"fn_kwargs must be a dict from names .* \[1\]"),
-        (lambda: ValidationTaskConfig({"lock": os}), TypeError, "fn_kwargs must hold what JSON can hold"),
+        (lambda: ValidationTaskConfig({"lock": os}), TypeError, "fn_kwargs must hold values that JSON can represent"),
         (lambda: ValidationTaskConfig(timeout_s=0), ValueError, "timeout_s must be more than 0 seconds.* received 0"),
     ],
 )

@@ -886,11 +886,12 @@ def leave_out_a_step(model: Any, optimizer: Any, step: int) -> None:
 
 
 UNEQUAL_WAYS = {
-    "lower_the_rate": "in report 1 .after 6 steps. rank 1 has other values of the parameter `first.weight` than rank 0",
-    "load_weights": "other values of the parameter `first.weight`.* one rank alone has loaded or changed weights",
-    "write_a_buffer": "rank 1 has other values of the buffer `counted` than rank 0, by up to 1 in",
-    "change_gradients": "rank 1 has other values of the parameter `head.bias`",
-    "leave_out_a_step": "rank 1 has other values of the parameter `first.weight`",
+    "lower_the_rate": "in report 1 .after 6 steps. rank 1 has values of the parameter `first.weight` that differ from "
+    "rank 0's",
+    "load_weights": "has values of the parameter `first.weight`.* one rank alone loaded or changed weights",
+    "write_a_buffer": "rank 1 has values of the buffer `counted` that differ from rank 0's by up to 1 in",
+    "change_gradients": "rank 1 has values of the parameter `head.bias`",
+    "leave_out_a_step": "rank 1 has values of the parameter `first.weight`",
     "unused_in_one": "has not used the layers of `second.weight`, `second.bias` in this rank",
     "around_in_one": "another operation|other operations|CollectiveMismatchError",
     "unfrozen_in_one": "another operation|other operations|CollectiveMismatchError",

@@ -66,7 +66,10 @@ def test_a_trial_that_hangs_is_ended(tmp_path: Path) -> None:
 
     found = fit(objective, tmp_path, {"x": tune.grid_search([0, 1, 2])}, trial_timeout_s=3)
     assert [one.status for one in found] == [Status.ERROR, Status.TERMINATED, Status.TERMINATED]
-    assert found[0].reason == "TuneError: It has not reported for 3 s, which is TuneConfig(trial_timeout_s=...)."
+    assert (
+        found[0].reason
+        == "TuneError: The trial has not reported for 3 s, the limit of TuneConfig(trial_timeout_s=...)."
+    )
 
 
 def test_the_time_budget_ends_what_runs(tmp_path: Path) -> None:
@@ -128,7 +131,7 @@ def test_trainers_are_trials_with_gangs_of_their_own(tmp_path: Path) -> None:
     assert found.get_best_result().config == {"train_loop_config": {"lr": 0.1}}
     assert [report["loss"] for report in found[1].metrics_history] == pytest.approx([0.6, 0.4, 0.2])
     assert Path(found[0].checkpoint.path, "state").read_text() == "2"
-    with pytest.raises(tune.TuneError, match=r"The space of a trainer has the keys .* but received \['lr'\]"):
+    with pytest.raises(tune.TuneError, match=r"The space of a trainer may have only the keys .* but received \['lr'\]"):
         fit(trainer, tmp_path / "b", {"lr": 1})
 
 
@@ -375,9 +378,11 @@ def test_a_function_that_catches_everything_reports_no_more(tmp_path: Path) -> N
 
 
 def test_a_searcher_that_never_proposes_and_a_scheduler_that_never_chooses(tmp_path: Path) -> None:
-    with pytest.raises(tune.TuneError, match=r"Silent.suggest\(\) returned None, but nothing runs"):
+    with pytest.raises(tune.TuneError, match=r"Silent.suggest\(\) returned None, but no trial is running"):
         fit(programs.report_steps, tmp_path, {"x": 1}, search_alg=programs.Silent())
-    with pytest.raises(tune.TuneError, match=r"Idle.choose_trial_to_run\(\) returned None, but nothing runs, and 1"):
+    with pytest.raises(
+        tune.TuneError, match=r"Idle.choose_trial_to_run\(\) returned None, but no trial is running, and 1"
+    ):
         fit(programs.report_steps, tmp_path / "b", {"x": 1}, scheduler=programs.Idle(), num_samples=-1)
     with pytest.raises(tune.TuneError, match=r"must return CONTINUE, PAUSE, STOP or NOOP, but returned 'BOGUS'"):
         fit(programs.report_steps, tmp_path / "c", {"x": 1}, scheduler=programs.Bogus())

@@ -95,7 +95,7 @@ def test_a_metric_that_a_booster_does_not_have(
 ) -> None:
     pytest.importorskip(library, reason=f"needs {library}")
     found = search(function, tmp_path, {"eta": 0.1, "metrics": ["eval-auc"], "frequency": 0})
-    assert f"metrics names ['eval-auc'], but there are ['eval-{error}', 'eval-{loss}']" in str(found.errors[0])
+    assert f"metrics names ['eval-auc'], but the metrics are ['eval-{error}', 'eval-{loss}']" in str(found.errors[0])
 
 
 def validate_with_xgboost(config: dict[str, Any]) -> None:
@@ -183,7 +183,7 @@ def test_a_hook_that_lightning_does_not_have() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "match"),
     [
-        ({"metrics": [1]}, TypeError, r"metrics must be names, or a dict of names, but received \[1\]"),
+        ({"metrics": [1]}, TypeError, r"metrics must be a list of names, or a dict of names, but received \[1\]"),
         ({"filename": "a/b"}, ValueError, "filename must be the name of a file, but received 'a/b'"),
         ({"frequency": -1}, ValueError, "frequency must be a whole number of iterations, 0 or more, but received -1"),
         ({"results_postprocessing_fn": 1}, TypeError, "results_postprocessing_fn must be a function"),

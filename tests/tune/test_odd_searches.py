@@ -45,7 +45,7 @@ def test_a_folder_that_cannot_be_made_costs_its_trial_only(tmp_path: Path) -> No
         trial_dirname_creator=lambda trial: names[trial.config["x"]],
     )
     assert [one.status for one in found] == [Status.ERROR, Status.TERMINATED]
-    assert "The trial's folder cannot be made or entered" in str(found[0].error)
+    assert "The trial's folder cannot be created or entered" in str(found[0].error)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_keys_that_optuna_cannot_tell_apart(tmp_path: Path) -> None:
     optuna = pytest.importorskip("hocket.tune.search.optuna")
     pytest.importorskip("optuna", reason="needs Optuna: pip install 'hocket[tune]'")
     space: dict[Any, Any] = {1: tune.uniform(0, 1), "1": tune.uniform(5, 6)}
-    with pytest.raises(ValueError, match=r"several of the name '1', such as the keys 1 and '1'\. Rename one of them"):
+    with pytest.raises(ValueError, match=r"several with the name '1', such as the keys 1 and '1'\. Rename one of them"):
         search(programs.report_steps, tmp_path, space, search_alg=optuna.OptunaSearch(), metric="score", mode="max")
 
 
@@ -161,7 +161,7 @@ def test_bounds_of_numpys_numbers() -> None:
     pytest.importorskip("sklearn", reason="needs scikit-learn: pip install scikit-learn")
     pb2 = PB2(hyperparam_bounds={"x": [np.int64(0), np.int64(10)]})
     assert type(pb2.complete_config({}, 0)["x"]) is int
-    with pytest.raises(tune.TuneError, match="PB2 changes hyperparameters, so it must be told which"):
+    with pytest.raises(tune.TuneError, match="PB2 needs the hyperparameters that it may change"):
         PB2(hyperparam_bounds={"x": {}})
 
 
@@ -266,8 +266,12 @@ UNTYPED: Any = tune
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda: UNTYPED.run_experiments(5), TypeError, "experiments must be Experiments, or a dict .* received 5"),
-        (lambda: UNTYPED.run_experiments({"a": 5}), TypeError, "An experiment must be a dict with 'run'.* 'a' is 5"),
+        (lambda: UNTYPED.run_experiments(5), TypeError, "experiments must be an Experiment, .* received 5"),
+        (
+            lambda: UNTYPED.run_experiments({"a": 5}),
+            TypeError,
+            "An experiment must be a dict with the key 'run'.* 'a' is 5",
+        ),
         (lambda: UNTYPED.run(print, name="q", resume="BLAH"), ValueError, "resume must be True, False or one of"),
         (lambda: UNTYPED.run(print, name="q", resume_config=5), TypeError, "resume_config must be a ResumeConfig"),
         (lambda: UNTYPED.Tuner.restore(None, print), TypeError, "path must be the folder of a search, .* None"),
@@ -277,7 +281,7 @@ UNTYPED: Any = tune
         (
             lambda: UNTYPED.RunConfig(stop={1: 2}),
             TypeError,
-            "stop must have names of metrics, but one of its keys is 1",
+            "The keys of stop must be names of metrics, but one is 1",
         ),
         (
             lambda: UNTYPED.TuneConfig(metric="", mode="min"),

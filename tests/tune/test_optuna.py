@@ -273,7 +273,7 @@ def test_a_space_of_its_own_takes_the_searches_constants() -> None:
         ({"x": space.randn()}, r"cannot draw 'x'.*Write uniform\(mean"),
         ({"x": space.sample_from(lambda: 1)}, r"cannot draw 'x'.*Give OptunaSearch a function"),
         ({"x": space.grid_search([1])}, r"cannot draw 'x'.*Write choice\(...\), or .*GridSampler"),
-        ({"x": space.choice([{"y": space.uniform(0, 1)}])}, r"choices without domains inside, but 'x'"),
+        ({"x": space.choice([{"y": space.uniform(0, 1)}])}, r"cannot draw choices that hold domains, but 'x'"),
         (
             {"x": space.qlograndint(4, 16, 4)},
             r"multiples on a logarithmic scale, but 'x'.*Write lograndint\(1, 5\), and",
@@ -313,7 +313,7 @@ def test_a_quantum_on_a_logarithmic_scale_is_ignored_with_a_warning() -> None:
         (
             lambda: OptunaSearch(NUMBERS, "l", "min", points_to_evaluate=[{"z": 1}]).suggest("t"),
             ValueError,
-            r"A point has 'z', which the space does not have. It has \['x', 'y'\]",
+            r"only keys of the space, \['x', 'y'\], but received 'z'",
         ),
         (
             lambda: OptunaSearch(lambda trial: 3, "l", "min").suggest("t"),

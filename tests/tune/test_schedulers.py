@@ -37,7 +37,9 @@ def test_names_that_are_none() -> None:
         create_scheduler("best")
     with pytest.raises(ValueError, match=r"scheduler must be one of .*, but received 'resource_changing'"):
         create_scheduler("resource_changing")
-    with pytest.raises(ImportError, match=r"a trial keeps what it has begun with; give the scheduler that it was to"):
+    with pytest.raises(
+        ImportError, match=r"a trial keeps the resources that it started with; pass the inner scheduler"
+    ):
         from hocket.tune.schedulers import ResourceChangingScheduler  # type: ignore[attr-defined]  # noqa: F401
     assert not hasattr(schedulers, "ResourceChangingScheduler")
 

@@ -242,8 +242,8 @@ def test_brackets_get_trials_by_their_weights_whatever_the_order() -> None:
         ({"reduction_factor": math.nan}, "reduction_factor must be a number"),
         ({"brackets": 0}, "brackets must be a whole number, 1 or more, but received 0"),
         ({"mode": "best"}, "mode must be 'min' or 'max', but received 'best'"),
-        ({"metric": ""}, "metric must name a number of the reports"),
-        ({"time_attr": ""}, "time_attr must name a number of the reports that grows"),
+        ({"metric": ""}, "metric must be the name of a number in the reports"),
+        ({"time_attr": ""}, "time_attr must be the name of a growing number in the reports"),
         ({"seed": 0.5}, "seed must be a whole number"),
     ],
 )
@@ -253,7 +253,7 @@ def test_bad_arguments(settings: dict[str, Any], message: str) -> None:
 
 
 def test_metric_is_asked_for_when_a_trial_comes() -> None:
-    with pytest.raises(ValueError, match=r"must know their metric and mode, but has metric='a' and mode=None"):
+    with pytest.raises(ValueError, match=r"needs a metric and a mode, but has metric='a' and mode=None"):
         ASHAScheduler(metric="a").on_trial_add(NO_CONTROLS, make_trial(0))
 
 

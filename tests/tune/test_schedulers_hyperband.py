@@ -275,8 +275,8 @@ def test_bracket_waits_for_trials_that_may_come() -> None:
         ({"max_t": 0}, "max_t must be a number, 1 or more, but received 0"),
         ({"reduction_factor": 1}, "reduction_factor must be a number, more than 1"),
         ({"mode": "best"}, "mode must be 'min' or 'max'"),
-        ({"metric": 1}, "metric must name a number"),
-        ({"time_attr": ""}, "time_attr must name a number"),
+        ({"metric": 1}, "metric must be the name of a number"),
+        ({"time_attr": ""}, "time_attr must be the name of a growing number"),
     ],
 )
 def test_bad_arguments(settings: dict[str, Any], message: str) -> None:

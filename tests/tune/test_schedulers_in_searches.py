@@ -165,7 +165,7 @@ def test_median_stopping(tmp_path: Path) -> None:
 
 def test_a_scheduler_needs_a_metric(tmp_path: Path) -> None:
     tuner = tune.Tuner(climb, tune_config=tune.TuneConfig(scheduler=schedulers.ASHAScheduler()))
-    with pytest.raises(ValueError, match=r"AsyncHyperBandScheduler compares trials, so it must know their metric"):
+    with pytest.raises(ValueError, match=r"AsyncHyperBandScheduler compares trials, so it needs a metric and a mode"):
         tuner.fit()
 
 

@@ -232,8 +232,8 @@ def test_paused_trials_go_on_when_all_others_have_ended() -> None:
         ({"min_samples_required": 0}, "min_samples_required must be a whole number, 1 or more"),
         ({"min_time_slice": -1}, "min_time_slice must be a number, 0 or more"),
         ({"mode": "best"}, "mode must be 'min' or 'max'"),
-        ({"metric": 3}, "metric must name a number"),
-        ({"time_attr": None}, "time_attr must name a number"),
+        ({"metric": 3}, "metric must be the name of a number"),
+        ({"time_attr": None}, "time_attr must be the name of a growing number"),
     ],
 )
 def test_bad_arguments(settings: dict[str, Any], message: str) -> None:

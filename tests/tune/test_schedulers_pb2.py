@@ -86,7 +86,7 @@ def test_one_trial_has_nobody_to_learn_from() -> None:
 @pytest.mark.parametrize(
     ("bounds", "error", "match"),
     [
-        (None, errors.TuneError, r"PB2 changes hyperparameters, so it must be told which, but received None\. Write"),
+        (None, errors.TuneError, r"PB2 needs the hyperparameters that it may change, but received None\. Write"),
         ([0, 1], TypeError, r"hyperparam_bounds must be a dict, but received \[0, 1\]"),
         ({"lr": [1, 0]}, ValueError, r"hyperparam_bounds\['lr'\] must be a list \[low, high\].*received \[1, 0\]"),
         ({"lr": [1]}, ValueError, r"two numbers, but received \[1\]"),

@@ -86,7 +86,7 @@ def test_points_may_be_nested_and_out_of_the_space(caplog: pytest.LogCaptureFixt
     assert found[0]["n"]["x"] == 3.0
     assert found[0]["n"]["y"] in (1, 2)
     assert found[0]["l"] == [1, 5]
-    assert "'n/x'=3.0, which the space cannot have: (0, 1)" in caplog.text
+    assert "'n/x'=3.0, which is outside the space's domain, (0, 1)" in caplog.text
 
 
 @pytest.mark.parametrize("restored", [0, 1, 5, 8])
@@ -146,10 +146,10 @@ def test_without_end() -> None:
         (
             lambda: untyped.ConcurrencyLimiter(3, 1),
             TypeError,
-            "ConcurrencyLimiter must be given a Searcher, but received 3",
+            "ConcurrencyLimiter takes a Searcher, but received 3",
         ),
         (lambda: untyped.ConcurrencyLimiter(Recorder(), 0), ValueError, "max_concurrent must be 1 or more trials"),
-        (lambda: untyped.Repeater(3, 1), TypeError, "Repeater must be given a Searcher, but received 3"),
+        (lambda: untyped.Repeater(3, 1), TypeError, "Repeater takes a Searcher, but received 3"),
         (lambda: untyped.Repeater(Recorder(), 0), ValueError, "repeat must be 1 or more trials, but received 0"),
     ],
 )
@@ -228,7 +228,7 @@ def test_a_repeater_is_restored_in_the_midst_of_a_group(caplog: pytest.LogCaptur
             repeats.on_trial_restored(f"t{number}", everything[number])
         assert drain(repeats, restored) == everything[restored:]
     begin(Repeater(Recorder(), 2), {}, num_samples=3)
-    assert "num_samples=3 is no multiple of repeat=2" in caplog.text
+    assert "num_samples=3 is not a multiple of repeat=2" in caplog.text
 
 
 # --- by name ----------------------------------------------------------------------------------------------------------
@@ -240,5 +240,5 @@ def test_searchers_by_name() -> None:
     for name, text in (("hyperopt", "TPESampler"), ("ax", "GPSampler"), ("nevergrad", "CmaEsSampler")):
         with pytest.raises(ValueError, match=f"given '{name}'.*OptunaSearch has a comparable one: .*{text}.*Searcher"):
             create_searcher(name)
-    with pytest.raises(ValueError, match="must be given one of 'optuna', 'random', 'variant_generator'"):
+    with pytest.raises(ValueError, match="takes one of 'optuna', 'random', 'variant_generator'"):
         create_searcher("guess")

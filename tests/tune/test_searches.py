@@ -227,7 +227,9 @@ def test_nan_never_wins_and_says_so(tmp_path: Path) -> None:
     found = search(lambda config: {"loss": config["x"]}, tmp_path, {"x": tune.grid_search([math.nan, 2.0])})
     assert found.get_best_result("loss", "min").config == {"x": 2.0}
     assert found.get_best_result("loss", "max").config == {"x": 2.0}
-    with pytest.raises(tune.TuneError, match=r"No trial has reported the metric 'acc'; they have \['loss'\]"):
+    with pytest.raises(
+        tune.TuneError, match=r"No trial has reported the metric 'acc'; the reported metrics are \['loss'\]"
+    ):
         found.get_best_result("acc", "max")
     with pytest.raises(ValueError, match="No metric is given"):
         found.get_best_result()
@@ -260,7 +262,9 @@ def test_two_searches_of_one_name(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     second = search(save_once, tmp_path, {"x": tune.grid_search([2, 3])})
     [message] = caplog.messages
     folder, [earlier] = Path(first.experiment_path), Path(first.experiment_path).glob("search-*.jsonl")
-    assert message.startswith(f"A new search begins in '{folder}', where an earlier one is. What its trials have left ")
+    assert message.startswith(
+        f"A new search begins in '{folder}', which has an earlier search. The files of its trials stay there"
+    )
     assert f"its log is called {earlier.name} now" in message
     assert [[one.config["x"] for one in grid] for grid in (first, second)] == [[1], [2, 3]]
     for result in [*first, *second]:
@@ -364,7 +368,7 @@ def test_what_counts(tmp_path: Path) -> None:
     assert list(counts) == ["x", "name"]
     assert counts["x"] > 0.9
     assert sum(counts.values()) == pytest.approx(1)
-    with pytest.raises(ValueError, match="Importances need two trials with a value or more, but there are 0"):
+    with pytest.raises(ValueError, match="Importances need at least two trials with a value, but there are 0"):
         found.get_importances("acc")
 
 
@@ -407,14 +411,14 @@ def test_what_trials_print(tmp_path: Path, given: Any, files: tuple[str, str]) -
         (tune.TuneConfig, "trial_name_creator", "a", TypeError, "trial_name_creator must be a function"),
         (tune.TuneConfig, "num_samples", -2, ValueError, "num_samples must be 1 or more, or -1 .* received -2"),
         (tune.RunConfig, "verbose", "x", TypeError, "verbose must be an int, 0 or more, but received 'x'"),
-        (tune.RunConfig, "log_to_file", 3, TypeError, "log_to_file must be True, a file's name, or two, .* 3"),
+        (tune.RunConfig, "log_to_file", 3, TypeError, "log_to_file must be True, a file name, or two file names, .* 3"),
         (tune.RunConfig, "log_to_file", "a/b", ValueError, "log_to_file names files .* but received 'a/b'"),
         (tune.FailureConfig, "max_failures", -2, ValueError, "max_failures must be 0 or more, or -1 .* -2"),
         (tune.FailureConfig, "fail_fast", 1, ValueError, "fail_fast must be True, False or 'raise', .* 1"),
         (tune.CheckpointConfig, "num_to_keep", 0, ValueError, "num_to_keep must be 1 or more, or None .* 0"),
         (tune.CheckpointConfig, "checkpoint_frequency", -1, ValueError, "checkpoint_frequency must be 0 or more"),
         (tune.CheckpointConfig, "checkpoint_at_end", "x", TypeError, "checkpoint_at_end must be True or False"),
-        (tune.ResumeConfig, "errored", "skip", TypeError, "errored must be a ResumeConfig.ResumeType, .* 'skip'"),
+        (tune.ResumeConfig, "errored", "skip", TypeError, "errored must be a ResumeConfig.ResumeType .* 'skip'"),
     ],
 )
 def test_bad_settings(kind: Any, name: str, value: object, error: type[Exception], match: str) -> None:
@@ -538,7 +542,7 @@ def test_what_a_run_of_training_is_told_will_do(tmp_path: Path) -> None:
     assert isinstance(found, tune.RunConfig)
     assert (found.name, found.storage_path, found.checkpoint_config.num_to_keep) == ("of training", tmp_path, 1)
     tune.Tuner(lambda config: None, run_config=given)
-    with pytest.raises(TypeError, match="its worker_runtime_env are not for a search"):
+    with pytest.raises(TypeError, match="a search cannot use its worker_runtime_env"):
         tune.Tuner(lambda config: None, run_config=train.RunConfig(worker_runtime_env={"env_vars": {"A": "1"}}))
 
 

@@ -168,7 +168,7 @@ def test_scheduler_cannot_run_what_runs() -> None:
         def choose_trial_to_run(self, controls: TrialControls) -> trials.Trial | None:
             return controls.get_trials()[0]
 
-    with pytest.raises(RuntimeError, match="chose trial 00000 to run, which is RUNNING"):
+    with pytest.raises(RuntimeError, match="chose trial 00000 to run, but it is RUNNING"):
         simulate(Stubborn(), [[1], [2]], metric="a", mode="max", num_workers=2)
 
 

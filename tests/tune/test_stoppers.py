@@ -160,7 +160,7 @@ def test_what_stop_may_be() -> None:
             r"stop=\{'loss': ...\} must be a number, but received",
         ),
         (lambda: untyped.build_stopper({"a": {"b": math.nan}}), ValueError, r"stop=\{'a/b': ...\} must be a number"),
-        (lambda: untyped.CombinedStopper(print), TypeError, "must be given Stoppers, but received"),
+        (lambda: untyped.CombinedStopper(print), TypeError, "takes Stoppers, but received"),
         (lambda: untyped.FunctionStopper(3), TypeError, "function must be a function of .*, but received 3"),
         (
             lambda: untyped.MaximumIterationStopper(0),

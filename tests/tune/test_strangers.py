@@ -134,7 +134,7 @@ def test_what_a_stranger_may_have_written_is_refused(name: str, how: str, shared
             if how != "my folder, his file" or path.is_dir():
                 os.chown(path, 0, 0)
             path.chmod(0o755 if path.is_dir() and how == "my folder, his file" else 0o777 if path.is_dir() else 0o644)
-    with pytest.raises(exceptions.UntrustedFolderError, match=r"would run code of whoever wrote .*exp.*trust=True"):
+    with pytest.raises(exceptions.UntrustedFolderError, match=r"would unpickle .*exp.*can run code.*trust=True"):
         RESTORES[name](shared / "exp")
     assert not mark.exists()
 

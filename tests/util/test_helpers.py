@@ -86,9 +86,9 @@ def test_bad_sizes(any_session: hocket.SessionContext, size: int) -> None:
 
 def test_bad_input(any_session: hocket.SessionContext) -> None:
     ref: Any = hocket.put(1)
-    with pytest.raises(ValueError, match="needs distinct ObjectRefs"):
+    with pytest.raises(ValueError, match="takes distinct ObjectRefs"):
         list(as_completed([ref, ref]))
-    with pytest.raises(TypeError, match="takes a list of ObjectRefs, but it holds 3"):
+    with pytest.raises(TypeError, match="takes a list of ObjectRefs, but the list holds 3"):
         list(as_completed([3]))  # type: ignore[list-item]
     with pytest.raises(TypeError, match="takes a remote function or an actor's method, but received <built-in"):
         map_unordered(abs, [1])  # type: ignore[arg-type]

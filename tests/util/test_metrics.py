@@ -180,7 +180,7 @@ def test_threads_lose_nothing(any_session: hocket.SessionContext) -> None:
 
 def test_names_that_prometheus_does_not_take(any_session: hocket.SessionContext) -> None:
     with pytest.warns(
-        UserWarning, match="'my.metric 1' cannot be a name in Prometheus' format; it is written as 'my_metric_1'"
+        UserWarning, match="'my.metric 1' is not a valid name in Prometheus' format; it is written as 'my_metric_1'"
     ):
         Counter("my.metric 1").inc()
     with pytest.warns(UserWarning, match="it is written as '_1st'"):

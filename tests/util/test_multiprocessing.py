@@ -354,7 +354,7 @@ def test_a_process_that_dies_is_named_and_replaced(local_pool: Pool) -> None:
         lambda: local_pool.apply_async(die).get(),
     ):
         with pytest.raises(
-            hocket.exceptions.ActorDiedError, match=r"exited with code 3|Ray keeps no signal, exit code"
+            hocket.exceptions.ActorDiedError, match=r"exited with code 3|Ray reports no signal, exit code"
         ):
             call()
     assert local_pool.map(square, range(10), chunksize=1) == [x * x for x in range(10)]
@@ -522,7 +522,9 @@ def test_terminate_fails_what_was_not_done(local_pool: Pool, tmp_path: Path) -> 
     results = [local_pool.apply_async(path.read_text) for _ in range(5)]
     local_pool.terminate()
     for result in results:
-        with pytest.raises(hocket.exceptions.TaskCancelledError, match="The pool was terminated before this was done"):
+        with pytest.raises(
+            hocket.exceptions.TaskCancelledError, match="The pool was terminated before this work was done"
+        ):
             result.get(timeout=30)
     local_pool.join()
 

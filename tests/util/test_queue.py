@@ -58,9 +58,9 @@ def test_nothing_there(any_session: hocket.SessionContext) -> None:
         queue.get_nowait()
     with pytest.raises(Empty, match="Cannot take 1 items from a queue of 0"):
         queue.get(block=False)
-    with pytest.raises(Empty, match=r"There was no item for 0.01 s"):
+    with pytest.raises(Empty, match=r"The queue was empty for 0.01 s"):
         queue.get(timeout=0.01)
-    with pytest.raises(Empty, match="There was no item for 0 s"):
+    with pytest.raises(Empty, match="The queue was empty for 0 s"):
         queue.get(timeout=0)
 
 
@@ -71,7 +71,7 @@ def test_no_room(any_session: hocket.SessionContext) -> None:
         queue.put_nowait(2)
     with pytest.raises(Full, match="Cannot add 1 items to a queue of 1 items whose maxsize is 1"):
         queue.put(2, block=False)
-    with pytest.raises(Full, match=r"There was no room for 0.01 s"):
+    with pytest.raises(Full, match=r"The queue was full for 0.01 s"):
         queue.put(2, timeout=0.01)
     assert queue.get() == 1
     queue.put(2, timeout=0)
@@ -105,12 +105,12 @@ def test_coroutines(session: hocket.SessionContext) -> None:
 
     async def work() -> list[Any]:
         await queue.put_async(1)
-        with pytest.raises(Full, match=r"There was no room for 0.01 s"):
+        with pytest.raises(Full, match=r"The queue was full for 0.01 s"):
             await queue.put_async(2, timeout=0.01)
         with pytest.raises(Full, match="Cannot add 1 items"):
             await queue.put_async(2, block=False)
         found = [await queue.get_async(block=False)]
-        with pytest.raises(Empty, match=r"There was no item for 0.01 s"):
+        with pytest.raises(Empty, match=r"The queue was empty for 0.01 s"):
             await queue.get_async(timeout=0.01)
         with pytest.raises(Empty, match="Cannot take 1 items"):
             await queue.get_async(block=False)

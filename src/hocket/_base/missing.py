@@ -28,26 +28,29 @@ NAMES: Final[dict[str, dict[str, str]]] = {
             "ids are text, with Ray's hex(), binary(), is_nil()"
         ),
         "ClientBuilder client": 'write hocket.init(address="ray://host:10001")',
-        "Language cpp_function java_actor_class java_function": "other languages",
+        "Language cpp_function java_actor_class java_function": "Hocket runs Python only",
         "LoggingConfig": "use Python's logging; loggers are named hocket",
-        "SCRIPT_MODE WORKER_MODE internal widgets": "Ray's own affairs",
-        "autoscaler": "a cluster's; Ray's own is used there",
-        "workflow": "not here; use checkpoints, or a search that is restored",
+        "SCRIPT_MODE WORKER_MODE internal widgets": "internal to Ray",
+        "autoscaler": "on a cluster, use Ray's own autoscaler",
+        "workflow": "use checkpoints, or restore a search",
     },
     "hocket.exceptions": {
         "OufOfBandObjectRefSerializationException": (
-            "a reference that is pickled by hand is good in its session; in another one get raises ObjectLostError"
+            "a reference that you pickle yourself works in its own session; in another session get raises "
+            "ObjectLostError"
         ),
-        "PlasmaObjectNotAvailable UnserializableException": "Ray's own affairs",
+        "PlasmaObjectNotAvailable UnserializableException": "internal to Ray",
         "RayCgraphCapacityExceeded RayChannelError RayChannelTimeoutError RayDirectTransportError": (
-            "for compiled graphs, which are not here"
+            "for compiled graphs, which Hocket does not have"
         ),
-        "StreamingGeneratorReplayInconsistentError": "one that is tried again goes on behind the items that were taken",
+        "StreamingGeneratorReplayInconsistentError": (
+            "a generator that is retried continues after the items that were read"
+        ),
     },
     "hocket.util": {
-        "accelerators get_node_instance_id": "kinds of hardware; use resources",
+        "accelerators get_node_instance_id": "use resources to name kinds of hardware",
         "connect disconnect": "write hocket.init, hocket.shutdown",
-        "disable_log_once_globally enable_periodic_logging": "switches of Ray's own logs",
+        "disable_log_once_globally enable_periodic_logging": "for Ray's own logs",
         "iter": "no longer documented in Ray; use a generator or hocket.data",
         "pdb ray_debugpy": "write breakpoint()",
     },
@@ -55,25 +58,25 @@ NAMES: Final[dict[str, dict[str, str]]] = {
         (
             "allgather_multigpu allreduce_multigpu broadcast_multigpu recv_multigpu reduce_multigpu "
             "reducescatter_multigpu send_multigpu"
-        ): "a rank has one tensor, in memory of its machine; for GPUs use torch.distributed in each rank",
-        "get_group_handle register_collective_backend": "backends of one's own are for torch.distributed",
+        ): "each rank has one tensor, in its machine's memory; for GPUs use torch.distributed in each rank",
+        "get_group_handle register_collective_backend": "for your own backends use torch.distributed",
     },
     "hocket.util.multiprocessing": {
-        "JoinableQueue": "Ray's is multiprocessing's own; import it from there",
+        "JoinableQueue": "import it from multiprocessing, as Ray does",
     },
     "hocket.util.state": {
-        "StateApiClient": "there is no server to ask; call the functions",
+        "StateApiClient": "there is no server; call the functions of this module",
         "get_log list_logs": (
-            "no log files are kept: what workers print is in the driver's terminal; see hocket.error_info()"
+            "Hocket keeps no log files: workers print to the driver's terminal; see hocket.error_info()"
         ),
     },
     "hocket.train": {
-        "NCCLHangError": "a rank that does not come is a TrainingFailedError with its stack",
-        "SyncConfig": "files are written where they belong: RunConfig(storage_path=...)",
+        "NCCLHangError": "a rank that does not arrive causes a TrainingFailedError with its stack",
+        "SyncConfig": "files are written directly to the storage path: RunConfig(storage_path=...)",
     },
     "Checkpoint": {
         "from_dict to_dict from_bytes to_bytes": (
-            "a checkpoint is a folder of files, as in Ray: write files, and Checkpoint.from_directory(path)"
+            "a checkpoint is a folder of files, as in Ray: write files, then call Checkpoint.from_directory(path)"
         ),
     },
     "hocket.train.torch": {
@@ -90,140 +93,135 @@ NAMES: Final[dict[str, dict[str, str]]] = {
     },
     "hocket.train.lightgbm": {
         "LightGBMCheckpoint": "write RayTrainReportCallback.get_model(checkpoint)",
-        "normalize_pandas_for_lightgbm": "give a frame of pandas with numpy's types: frame.astype(...)",
+        "normalize_pandas_for_lightgbm": "pass a pandas DataFrame with numpy's types: frame.astype(...)",
     },
     "hocket.tune": {
-        "SyncConfig": "files are written where they belong: RunConfig(storage_path=...)",
-        "register_env": "for reinforcement learning, which is not here",
+        "SyncConfig": "files are written directly to the storage path: RunConfig(storage_path=...)",
+        "register_env": "for reinforcement learning, which Hocket does not have",
     },
     "hocket.tune.schedulers": {
         "ResourceChangingScheduler": (
-            "a trial keeps what it has begun with; give the scheduler that it was to wrap, and tune.with_resources"
+            "a trial keeps the resources that it started with; pass the inner scheduler itself, and use "
+            "tune.with_resources"
         ),
     },
     "hocket.tune.search": {
-        "SearchGenerator": "a Searcher is used as it is",
-        "UNDEFINED_METRIC_MODE UNDEFINED_SEARCH_SPACE UNRESOLVED_SEARCH_SPACE": "Ray's own texts",
+        "SearchGenerator": "pass the Searcher itself",
+        "UNDEFINED_METRIC_MODE UNDEFINED_SEARCH_SPACE UNRESOLVED_SEARCH_SPACE": "texts internal to Ray",
         "grid_search": "write hocket.tune.grid_search",
     },
     "hocket.data": {
         (
             "Catalog CatalogAccessMode DatabricksUnityCatalog ReaderFormat ResolvedSource read_delta_sharing_tables "
             "read_unity_catalog"
-        ): "a catalog of tables; ask it for the files, and read these",
-        "ClickHouseTableSettings SinkMode": "for a writer that is not there",
+        ): "get the list of files from the catalog, and read the files",
+        "ClickHouseTableSettings SinkMode": "for a writer that Hocket does not have",
         "DatasetContext": "an older name of DataContext",
         "DatasetIterator": "an older name of DataIterator",
-        "ExecutionResources": "what an execution may use is ExecutionOptions",
-        "KafkaAuthConfig": "for a reader that is not there",
+        "ExecutionResources": "the limits of an execution are in ExecutionOptions",
+        "KafkaAuthConfig": "for a reader that Hocket does not have",
         "MixStoppingCondition": "alpha in Ray; write union, and random_shuffle or a local shuffle",
         "NodeIdStr": "one machine has no nodes to name",
         "from_daft from_dask from_mars from_modin": (
-            "another program's cluster; write Parquet files there, and read them, or use from_pandas, from_arrow"
+            "the data of another cluster; write Parquet files there and read them here, or use from_pandas or "
+            "from_arrow"
         ),
-        "list_stats_summaries": "numbers of an execution are stats()",
+        "list_stats_summaries": "the numbers of an execution are in Dataset.stats()",
         (
             "read_audio read_avro read_clickhouse read_delta read_hudi read_iceberg read_kafka read_lance "
             "read_lerobot read_mcap read_mongo read_snowflake read_videos read_zarr"
-        ): (
-            "needs a library of its own, which is no part of the extra data; read with it in from_generators or a "
-            "Datasource"
-        ),
+        ): "needs a library that is not part of the extra data; use the library in from_generators or a Datasource",
     },
     "Dataset": {
-        "context": "one DataContext for the process",
-        "copy": "copy.copy(ds); a data set never changes",
+        "context": "the process has one DataContext",
+        "copy": "write copy.copy(ds); a data set never changes",
         "deserialize_lineage has_serializable_lineage serialize_lineage": (
             "a data set is pickled whole: pickle.dumps(ds)"
         ),
-        "get_dataset_id get_internal_block_refs iter_internal_ref_bundles map_batches_internal": (
-            "a part of Ray's inside"
-        ),
-        "get_stats_summary": "numbers of an execution are stats()",
+        "get_dataset_id get_internal_block_refs iter_internal_ref_bundles map_batches_internal": "internal to Ray",
+        "get_stats_summary": "the numbers of an execution are in Dataset.stats()",
         "mix": "alpha in Ray; write union, and random_shuffle or a local shuffle",
         "name set_name": "names are for Ray's dashboard",
         "to_daft to_dask to_mars to_modin": (
-            "another program's cluster; write Parquet files there, and read them, or use from_pandas, from_arrow"
+            "for another cluster; write Parquet files and read them there, or use to_pandas or to_arrow_refs"
         ),
-        "to_random_access_dataset": "an index that actors hold; put rows into a dict, or a database",
+        "to_random_access_dataset": "put the rows into a dict or a database",
         (
             "write_bigquery write_clickhouse write_delta write_iceberg write_kafka write_lance write_mongo "
             "write_snowflake write_turbopuffer"
-        ): "needs a library of its own, which is no part of the extra data; write with it in a Datasink",
+        ): "needs a library that is not part of the extra data; use the library in a Datasink",
     },
     "GroupedData": {
         "with_column": "write map_groups",
     },
     "DataIterator": {
-        "get_context": "one DataContext for the process",
-        "stats": "of the data set that it is a part of: Dataset.stats",
+        "get_context": "the process has one DataContext",
+        "stats": "call Dataset.stats of the whole data set",
         "to_torch": "legacy in Ray; write iter_torch_batches",
     },
     "hocket.data.aggregate": {
-        "VectorizedAggregateFnV2": "a part of Ray's inside",
+        "VectorizedAggregateFnV2": "internal to Ray",
     },
     "hocket.data.expressions": {
-        "Operation": "a part of Ray's inside",
+        "Operation": "internal to Ray",
         (
             "ColumnExpr LiteralExpr BinaryExpr RandomExpr UUIDExpr UnaryExpr UDFExpr DownloadExpr AliasExpr StarExpr "
             "UnnestExpr MonotonicallyIncreasingIdExpr"
         ): "all expressions are of the type Expr",
-        "monotonically_increasing_id": "ds.zip(data.range(ds.count()))",
-        "random uuid": "draw in map_batches",
-        "star": "with_columns keeps the columns that are there",
-        "unnest": 'one expression for each field: col("d").struct.field("x")',
+        "monotonically_increasing_id": "write ds.zip(data.range(ds.count()))",
+        "random uuid": "draw random values in map_batches",
+        "star": "with_columns keeps the existing columns",
+        "unnest": 'write one expression for each field: col("d").struct.field("x")',
     },
     "hocket.data.datasource": {
         (
             "BaseFileMetadataProvider Connection DefaultFileMetadataProvider DummyOutputDatasink FileMetadataProvider "
             "PathPartitionParser RandomIntRowDatasource Reader WriteReturnType"
-        ): "a part of Ray's inside",
-        "DeltaSharingDatasource LeRobotDatasource MCAPDatasource TimeRange": "for a reader that is not there",
-        "FileBasedDatasource": "a Datasource whose tasks read the files",
-        "TurbopufferDatasink": "for a writer that is not there",
+        ): "internal to Ray",
+        "DeltaSharingDatasource LeRobotDatasource MCAPDatasource TimeRange": "for a reader that Hocket does not have",
+        "FileBasedDatasource": "write a Datasource whose tasks read the files",
+        "TurbopufferDatasink": "for a writer that Hocket does not have",
     },
 }
 """The advice about names, by the module or the class that has them in Ray. Names with the same advice share a key."""
 
 PARTS: Final[dict[str, str]] = {
     "hocket.serve": (
-        "not here; keep a model in an actor, and ask a pool of them: hocket.util.ActorPool. For many rows, "
+        "keep the model in an actor, and call a pool of such actors: hocket.util.ActorPool. For many rows, use "
         "Dataset.map_batches with a class"
     ),
-    "hocket.rllib": "not here; trials and ranks may run any library for reinforcement learning",
-    "hocket.llm": "not here; load the model in a class that Dataset.map_batches calls",
+    "hocket.rllib": "trials and ranks can run any library for reinforcement learning",
+    "hocket.llm": "load the model in a class that Dataset.map_batches calls",
     "hocket.air": (
-        "an older name of what is in hocket.train and hocket.tune: RunConfig, ScalingConfig, Checkpoint, report"
+        "an older name; import RunConfig, ScalingConfig, Checkpoint and report from hocket.train or hocket.tune"
     ),
     (
         "hocket.experimental.channel hocket.experimental.collective hocket.experimental.compiled_dag_ref "
         "hocket.experimental.internal_kv hocket.experimental.rdt hocket.experimental.state"
-    ): (
-        "Ray's trials of its own; compiled graphs and channels are not here. For the state API write hocket.util.state"
-    ),
-    "hocket.workflow": "not here; use checkpoints, or a search that is restored",
+    ): "experiments of Ray's; Hocket has no compiled graphs and channels. For the state API write hocket.util.state",
+    "hocket.workflow": "use checkpoints, or restore a search",
     "hocket.job_submission": (
-        "there is no server that takes jobs; start the program with python or hocket run, on a cluster with Ray's own"
+        "no server takes jobs; start the program with python or hocket run, on a cluster with ray job submit"
     ),
     "hocket.client": 'write hocket.init(address="ray://host:10001")',
     "hocket.cluster_utils": (
         'one machine has no nodes to add; in tests write hocket.init(num_cpus=4), or engine="inprocess"'
     ),
-    "hocket.autoscaler": "a cluster's; Ray's own is used there",
-    "hocket.dashboard": "hocket dashboard is a command of its own",
-    "hocket.remote_function hocket.util.annotations": "Ray's own affairs; leave the import out",
+    "hocket.autoscaler": "on a cluster, use Ray's own autoscaler",
+    "hocket.dashboard": "run the command hocket dashboard",
+    "hocket.remote_function hocket.util.annotations": "internal to Ray; leave the import out",
     "hocket.runtime_context": "write hocket.get_runtime_context()",
     "hocket.types": "write hocket.ObjectRef",
     "hocket.data.extensions": (
-        "arrays are columns as they are; for tables of Arrow's write DataType.tensor of hocket.data.datatype"
+        "columns hold arrays directly; for Arrow tables use DataType.tensor of hocket.data.datatype"
     ),
     "hocket.util.dask hocket.util.spark": (
-        "another program's scheduler; for data between them see hocket.data.from_spark, hocket.spark and Parquet files"
+        "the scheduler of another program; to exchange data use hocket.data.from_spark, hocket.spark or Parquet files"
     ),
     "hocket.util.iter": "no longer documented in Ray; use a generator or hocket.data",
     "hocket.tune.integration.keras": "call hocket.tune.report at the end of each epoch, in a keras.callbacks.Callback",
-    "hocket.tune.examples hocket.tune.utils": "Ray's own affairs; examples of searches are in the guide on tune",
-    "hocket.tune.search.variant_generator": "Ray's own affairs; write hocket.tune.grid_search, hocket.tune.choice",
+    "hocket.tune.examples hocket.tune.utils": "Ray's own examples and helpers; the guide on tune shows searches",
+    "hocket.tune.search.variant_generator": "internal to Ray; write hocket.tune.grid_search or hocket.tune.choice",
     "hocket.tune.search.hyperopt": "write OptunaSearch(sampler=optuna.samplers.TPESampler()), the same algorithm",
     "hocket.tune.search.ax hocket.tune.search.bayesopt hocket.tune.search.hebo": (
         "write OptunaSearch(sampler=optuna.samplers.GPSampler()): Gaussian processes"
@@ -248,7 +246,7 @@ def get_optional_reason(owner: str, name: str) -> str | None:
     Example:
         >>> from hocket._base import missing
         >>> missing.get_optional_reason("hocket.tune", "register_env")
-        'for reinforcement learning, which is not here'
+        'for reinforcement learning, which Hocket does not have'
     """
     found = [said for names, said in NAMES.get(owner, {}).items() if name in names.split()]
     found += [said for names, said in PARTS.items() if f"{owner}.{name}" in names.split()]

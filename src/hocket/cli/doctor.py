@@ -150,12 +150,12 @@ def check_kernel_features() -> Iterator[Check]:
     yield _try(
         "memfd_create",
         lambda: os.memfd_create("hocket-doctor", os.MFD_CLOEXEC),
-        "Large values live in memfds: Linux 3.17 is needed, and a sandbox that allows the call.",
+        "Large values are kept in memfds. Use Linux 3.17 or later, and a sandbox that allows this call.",
     )
     yield _try(
         "pidfd_open",
         lambda: os.pidfd_open(os.getpid()),
-        "Linux 5.3 is needed; without it a driver that forked and died may be noticed late.",
+        "Use Linux 5.3 or later. Without this call, the death of a driver that forked may be noticed late.",
     )
 
 
@@ -190,7 +190,9 @@ def run_self_test() -> Iterator[Check]:
                 told = step()
             except Exception as error:  # noqa: BLE001 (whatever goes wrong is what the report is for)
                 detail = f"{type(error).__name__}: {error}"
-                yield Check(name=name, detail=detail, is_ok=False, remedy="Report it, with all of this output.")
+                yield Check(
+                    name=name, detail=detail, is_ok=False, remedy="Report this failure, with all of this output."
+                )
                 return
             yield Check(name=name, detail=f"{(time.perf_counter() - started) * 1000:,.1f} ms{told}")
     finally:
@@ -230,7 +232,7 @@ def _explain_death() -> str:
     except hocket.exceptions.WorkerCrashedError as error:
         _expect("killed by signal 9 (SIGKILL)" in str(error), True)
         return ""
-    raise RuntimeError("a worker killed itself, and its task returned a value")
+    raise RuntimeError("a worker killed itself, but its task still returned a value")
 
 
 def _close() -> str:
@@ -245,4 +247,4 @@ def _close() -> str:
 
 def _expect(found: object, wanted: object) -> None:
     if found != wanted:
-        raise RuntimeError(f"{wanted!r} was expected, and {found!r} came")
+        raise RuntimeError(f"expected {wanted!r}, but received {found!r}")

@@ -74,13 +74,11 @@ def describe_misplaced(parser: argparse.ArgumentParser, target: str, args: Seque
     if not found:
         return ""
     names = ", ".join(f"`{name}`" for name, _ in found)
-    verbs = ("stands", "goes") if len(found) == 1 else ("stand", "go")
     moved = shlex.join([word for _, words in found for word in words] + (["-m"] if is_module else []) + [target])
     subject = "the module" if is_module else "the script"
-    it = "it is" if len(found) == 1 else "they are"
+    follows, it, it_is = ("follows", "it", "it is") if len(found) == 1 else ("follow", "them", "they are")
     return (
-        f"{names} {verbs[0]} behind {subject} and {verbs[1]} to it. If {it} meant for the launcher, write hocket run "
-        f"{moved}"
+        f"{names} {follows} {subject}, which receives {it}. If {it_is} meant for the launcher, write hocket run {moved}"
     )
 
 

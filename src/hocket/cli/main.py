@@ -94,7 +94,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         asked: argparse.ArgumentParser = getattr(arguments, "parser", parser)
         hint = flags.suggest(asked, unknown, sys.argv if argv is None else argv)
         if arguments.command == "run":
-            hint += " The script's own arguments come after the script"
+            hint += " Write the script's own arguments after the script"
         asked.error(f"unrecognized arguments: {' '.join(unknown)}{'.' if hint else ''}{hint}")
     return arguments
 
@@ -109,8 +109,8 @@ def build_parser() -> argparse.ArgumentParser:
     status = commands.add_parser(
         "status",
         help="show what runs, and where the memory is",
-        description="Show every session of yours on this machine: tasks, actors, workers, memory, errors. Disturbs "
-        "nothing.",
+        description="Show all your sessions on this machine: tasks, actors, workers, memory, errors. The sessions are "
+        "not disturbed.",
     )
     status.add_argument(
         "--timeout",
@@ -124,19 +124,19 @@ def build_parser() -> argparse.ArgumentParser:
     top = commands.add_parser(
         "top",
         help="show what runs, in the terminal",
-        description="Show a session of yours on this machine: workers, functions, actors, memory, ranks. Keys: 1 to 7 "
-        "turn the page, s sorts, p pauses, Enter shows the stack of a process, q ends. Where the terminal cannot show "
-        "pages, it prints every two seconds.",
+        description="Show one of your sessions on this machine: workers, functions, actors, memory, ranks. Keys: 1 to "
+        "7 choose a page, s sorts, p pauses, Enter shows the stack of a process, q quits. On a terminal that cannot "
+        "show pages, the command prints every two seconds.",
     )
     top.add_argument("pid", nargs="?", type=int, help="the driver's pid (default: the session opened last)")
-    top.add_argument("--plain", action="store_true", help="print again and again, and show no pages")
-    top.add_argument("--count", type=_parse_count(1, 1_000_000), metavar="N", help="print so often, and end")
+    top.add_argument("--plain", action="store_true", help="print repeatedly, and show no pages")
+    top.add_argument("--count", type=_parse_count(1, 1_000_000), metavar="N", help="print N times, then end")
     top.set_defaults(run=_run_module("top", pid="pid", plain="plain", count="count"))
     report = commands.add_parser(
         "report",
         help="write one file that shows a run",
-        description="Write one HTML file that shows a run: curves, metrics, checkpoints. It has all in it, and loads "
-        "nothing.",
+        description="Write one HTML file that shows a run: curves, metrics, checkpoints. The file is complete in "
+        "itself, and loads nothing.",
     )
     report.add_argument("folder", metavar="RUN", help="the run's folder: Result.path")
     report.add_argument("--output", metavar="FILE", help="where to write (default: report.html in the run's folder)")
@@ -147,18 +147,20 @@ def build_parser() -> argparse.ArgumentParser:
         help="measure this machine",
         description="Measure the core operations on this machine; takes half a minute.",
     )
-    bench.add_argument("--quick", action="store_true", help="a second in all: does it work, not how fast")
+    bench.add_argument(
+        "--quick", action="store_true", help="take about a second: check that everything works, not how fast it is"
+    )
     bench.set_defaults(run=_run_module("bench", as_json="json", is_quick="quick"))
     doctor = commands.add_parser(
         "doctor",
-        help="check this machine; what a bug report needs",
-        description="Tell versions and limits, run a small session, and say what is wrong and what to do.",
+        help="check this machine; bug reports need the output",
+        description="Print versions and limits, run a small session, and name each fault with its remedy.",
     )
     doctor.set_defaults(run=_run_module("doctor", as_json="json"))
     shells = commands.add_parser(
         "completion",
-        help="complete this command's words in a shell",
-        description='Print what a shell has to run: eval "$(hocket completion bash)".',
+        help="print the code that completes this command's words in a shell",
+        description='Print the code for a shell to run: eval "$(hocket completion bash)".',
     )
     shells.add_argument("shell", choices=("bash", "fish", "zsh"))
     shells.set_defaults(run=_run_completion)
@@ -172,7 +174,7 @@ def _add_dashboard(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         "dashboard",
         help="show what runs, in a browser",
         description="Serve a page on 127.0.0.1 that shows your sessions on this machine, until Ctrl-C, the session's "
-        "end, or ten minutes in which nobody looks. It reads the session's memory from outside, and changes nothing.",
+        "end, or ten minutes without a viewer. It reads the session's memory from outside, and changes nothing.",
     )
     dashboard.add_argument(
         "what",
@@ -207,12 +209,14 @@ def _add_runs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     runs = commands.add_parser(
         "runs",
         help="list runs, and compare them",
-        description="List the runs of folders: how they ended, their last metrics, and where their configurations "
-        "differ. With --output, write one HTML file with their curves over each other.",
+        description="List the runs of folders: how they ended, their last metrics, and the differences of their "
+        "configurations. With --output, write one HTML file that overlays their curves.",
     )
     runs.add_argument("folders", nargs="+", metavar="FOLDER", help="runs, or folders of runs (storage_path)")
     runs.add_argument("--metric", action="append", metavar="NAME", help="show this metric (default: the first five)")
-    runs.add_argument("--sort", metavar="NAME", help="by this metric, the least first (default: by when they began)")
+    runs.add_argument(
+        "--sort", metavar="NAME", help="sort by this metric, the smallest first (default: sort by start time)"
+    )
     runs.add_argument("--output", metavar="FILE", help="write a report that compares them")
     runs.add_argument("--json", action="store_true", help="for programs")
     runs.set_defaults(
@@ -237,8 +241,8 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     demo.add_argument("--epochs", type=_parse_count(1), default=15, help="passes over the training digits")
     demo.add_argument("--seed", type=_parse_count(0, 2**32 - 1), default=0, help="same seed, same result")
     demo.add_argument("--output", type=Path, default=Path("hocket-demo"), help="folder for checkpoint and curves")
-    demo.add_argument("--engine", choices=engines.NAMES, default=_get_engine(), help="what runs the workers")
-    demo.add_argument("--quiet", action="store_true", help="no live progress")
+    demo.add_argument("--engine", choices=engines.NAMES, default=_get_engine(), help="the engine that runs the workers")
+    demo.add_argument("--quiet", action="store_true", help="show no live progress")
     demo.set_defaults(run=_run_demo)
 
 
@@ -268,7 +272,7 @@ class _Refused(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: object, values: object, option: str | None = None
     ) -> None:
-        parser.error(f"{option} is an option of torchrun's that hocket run does not have. Leave it out.")
+        parser.error(f"hocket run does not have torchrun's option {option}. Leave it out.")
 
 
 class _Ignored(argparse.Action):
@@ -285,8 +289,8 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "run",
         help="run a torchrun script on several processes",
         usage="hocket run [options] [-m] SCRIPT [ARGUMENT ...]",
-        description="Run a script of torchrun's on several processes of this machine, with the environment variables "
-        "that it knows.",
+        description="Run a script written for torchrun in several processes on this machine, with torchrun's "
+        "environment variables.",
         allow_abbrev=False,
     )
     run.add_argument(
@@ -295,8 +299,8 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--nproc_per_node",
         default=os.environ.get("PET_NPROC_PER_NODE") or "1",
         metavar="N",
-        help="ranks; auto is one for each GPU, or each CPU where there is none; also cpu, gpu (default: "
-        "$PET_NPROC_PER_NODE, as torchrun has it, or 1)",
+        help="number of ranks; auto starts one for each GPU, or for each CPU if there is no GPU; also cpu, gpu "
+        "(default: $PET_NPROC_PER_NODE, as in torchrun, or 1)",
     )
     run.add_argument(
         "--max-restarts",
@@ -304,34 +308,39 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         type=_parse_count(0),
         default=0,
         metavar="K",
-        help="how often all ranks start again after one has failed (default: 0)",
+        help="how many times all ranks start again after one has failed (default: 0)",
     )
     run.add_argument(
         "--threads",
         type=_parse_count(1),
         metavar="N",
-        help="OMP_NUM_THREADS of each rank (default: its share of the CPUs, unless that is set)",
+        help="OMP_NUM_THREADS of each rank (default: the rank's share of the CPUs, unless the variable is set)",
     )
     run.add_argument(
         "--grace",
         type=_parse_seconds,
         default=30.0,
         metavar="SECONDS",
-        help="how long ranks may take to end when they are asked to (default: 30)",
+        help="how long ranks may take to end after a signal to end (default: 30)",
     )
     run.add_argument("--prefix", action="store_true", help="begin each line of output with its rank: [0]")
     run.add_argument(
         "--backend",
         choices=["gloo", "hocket"],
         default="gloo",
-        help="what a script gets that asks for gloo: gloo, or the collectives of Hocket, in shared memory (default: "
+        help="the backend for scripts that request gloo: gloo, or Hocket's collectives in shared memory (default: "
         "gloo)",
     )
     _add_logs(run)
-    run.add_argument("--no-python", "--no_python", action="store_true", help="SCRIPT is a program, and no Python")
-    run.add_argument("--standalone", action="store_true", help="accepted, as torchrun has it; it is always so")
+    run.add_argument("--no-python", "--no_python", action="store_true", help="SCRIPT is a program, not a Python file")
     run.add_argument(
-        "--nnodes", type=_parse_nodes, metavar="1", help="accepted, as torchrun has it; machines are always one"
+        "--standalone", action="store_true", help="accepted for compatibility with torchrun; always in effect"
+    )
+    run.add_argument(
+        "--nnodes",
+        type=_parse_nodes,
+        metavar="1",
+        help="accepted for compatibility with torchrun; there is always one machine",
     )
     for name in _TORCHRUN_MEETING:
         names = (f"--{name}", f"--{name.replace('-', '_')}")
@@ -342,7 +351,9 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument("--run-path", "--run_path", action="store_true", help=argparse.SUPPRESS)  # scripts are run so
     run.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as in python -m")
     run.add_argument("script", metavar="SCRIPT", help="a script, a folder with a __main__.py, or a module")
-    rest = run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="what the script gets")
+    rest = run.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the script's own arguments"
+    )
     rest.required = False  # else argparse requires it if the script is missing
     run.set_defaults(run=_run_run, parser=run)
 
@@ -354,18 +365,18 @@ def _add_logs(run: argparse.ArgumentParser) -> None:
         "--log_dir",
         type=_parse_text,
         metavar="FOLDER",
-        help="write each rank's output to files there, too: RUN/attempt_0/RANK/stdout.log",
+        help="also write each rank's output to files there: RUN/attempt_0/RANK/stdout.log",
     )
     run.add_argument(
         "-r", "--redirects", default="", metavar="X", help=f"write output to files, and do not show it: {streams}"
     )
-    run.add_argument("-t", "--tee", default="", metavar="X", help=f"write it to files, and show it: {streams}")
+    run.add_argument("-t", "--tee", default="", metavar="X", help=f"write output to files, and also show it: {streams}")
     run.add_argument(
         "--local-ranks-filter",
         "--local_ranks_filter",
         type=_parse_text,
         metavar="RANKS",
-        help="show the output of these ranks alone, such as 0,1",
+        help="show only the output of these ranks, such as 0,1",
     )
 
 
@@ -433,8 +444,8 @@ def _run_run(arguments: argparse.Namespace) -> int:
     ignored = getattr(arguments, "ignored", [])
     if ignored:
         notices.notify(
-            f"hocket run: without effect: {', '.join(ignored)}. The ranks are on one machine, and find each other by "
-            "themselves."
+            f"hocket run: without effect: {', '.join(ignored)}. All ranks are on one machine, and find each other "
+            "without these options."
         )
     misplaced = flags.describe_misplaced(
         arguments.parser, arguments.script, arguments.arguments, is_module=arguments.module

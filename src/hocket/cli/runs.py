@@ -60,8 +60,8 @@ def run(
             print(f"Left out: {texts.escape(texts.safe_text(problem))}", file=sys.stderr)
     if not found:
         raise ValueError(
-            f"There is no run in {', '.join(map(repr, folders))}: no {log.NAME} there, nor in the folders in there. "
-            "Give Result.path, or RunConfig's storage_path."
+            f"Found no run in {', '.join(map(repr, folders))}: neither these folders nor the folders in them have a "
+            f"{log.NAME}. Give Result.path, or RunConfig's storage_path."
         )
     found = _sort(found, sort)
     if output is not None:
@@ -87,7 +87,7 @@ def _sort(found: list[history.RunHistory], metric: str | None) -> list[history.R
         return sorted(found, key=lambda one: one.facts.started)
     known = sorted({name for one in found for name in one.names})
     if metric not in known:
-        raise ValueError(f"No run has reported the metric {metric!r}. There are {list(map(texts.show_name, known))}.")
+        raise ValueError(f"No run has reported the metric {metric!r}. Name one of {list(map(texts.show_name, known))}.")
 
     def rank(one: history.RunHistory) -> float:
         value = one.get_last(metric) if metric in one.names else None
@@ -144,7 +144,7 @@ def _print(found: Sequence[history.RunHistory], metrics: Sequence[str] | None) -
     out.print(shown)
     left_out = len(names) - SHOWN_METRICS
     if not metrics and left_out > 0:
-        out.print(f"{left_out} more metrics: --metric NAME shows one.")
+        out.print(f"{left_out} more metrics are not shown: --metric NAME shows one.")
 
 
 def _show(one: history.RunHistory, name: str) -> str:

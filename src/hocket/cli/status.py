@@ -38,11 +38,11 @@ def run(*, as_json: bool, timeout_s: float = TIMEOUT_SECONDS) -> int:
         return 0
     out = consoles.open_console(WIDTH)
     if not found:
-        out.print("No session of yours has workers on this machine. One appears here with its first task.")
+        out.print("You have no session with workers on this machine. A session appears here with its first task.")
     if any(process.info["name"] == "raylet" for process in psutil.process_iter(["name"])):
         out.print(
-            "A Ray runs on this machine. Sessions on it are not shown here: `ray status` tells of it, and "
-            "hocket.util.state in their drivers of what they run."
+            "Ray runs on this machine. Sessions on Ray are not shown here: see `ray status`, and hocket.util.state in "
+            "the sessions' drivers."
         )
     for one in found:
         show(one, out)
@@ -64,7 +64,7 @@ def show(session: sessions.Session, out: console.Console) -> None:
     out.print(title)
     if snapshot is None or "failure" in snapshot:
         why = session["problem"] if snapshot is None else f"it could not describe itself ({snapshot['failure']})"
-        told = f"No answer: {texts.show_name(why)}. What the kernel knows of its processes:"
+        told = f"No answer: {texts.show_name(why)}. The session's processes, as the kernel sees them:"
         out.print(text.Text(told, style="yellow"))
         out.print(_build_process_table(processes))
         return
@@ -209,7 +209,7 @@ def _format_resources(found: dict[str, dict[str, float]]) -> Iterable[str]:
         if name != "memory":
             yield f"{used:g} of {total:g} {texts.show_name(name)} in use"
         elif used:
-            yield f"{texts.format_bytes(int(used))} of {texts.format_bytes(int(total))} of memory promised"
+            yield f"{texts.format_bytes(int(used))} of {texts.format_bytes(int(total))} of memory reserved"
 
 
 def format_seconds(seconds: float) -> str:

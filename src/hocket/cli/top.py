@@ -34,7 +34,7 @@ def run(*, pid: int | None, plain: bool, count: int | None) -> int:
     try:
         view = look.look()
         if view.pid is None:
-            which = "" if pid is None else f" The pid was {pid}; `hocket status` lists those there are."
+            which = "" if pid is None else f" The given pid was {pid}; `hocket status` lists your sessions."
             print(f"{view.headline}{which}")
             return 0 if pid is None else 1
         if plain or count is not None or not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":

@@ -91,8 +91,8 @@ def init_collective_group(
     found = store.get_size()
     if found != world_size:
         raise ValueError(
-            f"world_size={world_size}, but the group {group_name!r} was begun with {found} by another rank. All ranks "
-            "must give the same."
+            f"world_size={world_size}, but another rank made the group {group_name!r} with world_size={found}. All "
+            "ranks must give the same world_size."
         )
     hosts = rendezvous.list_hosts(store, rank, world_size)
     if len(hosts) > 1:
@@ -363,9 +363,9 @@ def _as_array(tensor: object, *, is_changed: bool = True) -> Any:
         again = np.asarray(tensor)
         if not np.may_share_memory(array, again):
             raise ValueError(
-                f"A tensor that is changed must be memory that numpy can look into, but received "
-                f"{type(tensor).__name__}, of which numpy makes a copy: the result would be lost. Write "
-                "tensor = numpy.array(tensor) before."
+                "A tensor that an operation changes must share its memory with numpy, but received "
+                f"{type(tensor).__name__}, which numpy copies: the result would be lost. Write tensor = "
+                "numpy.array(tensor) before."
             )
     if not array.flags.c_contiguous or not array.flags.writeable or array.dtype.hasobject:
         raise ValueError(

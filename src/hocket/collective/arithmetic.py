@@ -28,7 +28,7 @@ BITWISE: Final = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 
 def explain_bitwise(op: ReduceOp, dtype: object) -> str:
     """Return the message for a bitwise operation on numbers that are not integers."""
-    return f"op={op.name} is about the bits of whole numbers, but received {dtype}. Convert it to int64 first."
+    return f"op={op.name} combines the bits of integers, but received {dtype}. Convert it to int64 first."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

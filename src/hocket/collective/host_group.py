@@ -363,8 +363,8 @@ def _give_parts(sources: Sequence[Any], copy: Callable[[Any, Any], object]) -> C
 def _check_op(op: ReduceOp, array: Any, calc: Arithmetic) -> None:
     if op == ReduceOp.MEAN and not calc.is_inexact(array.dtype):
         raise TypeError(
-            f"op=MEAN needs floats, but received {array.dtype}, whose mean is no whole number. Use SUM and divide as "
-            "you want it rounded."
+            f"op=MEAN needs floats, but received {array.dtype}, whose mean may not be a whole number. Use SUM, then "
+            "divide and round."
         )
     if op in arithmetic.BITWISE and calc.is_inexact(array.dtype):
         raise TypeError(arithmetic.explain_bitwise(op, array.dtype))
@@ -373,8 +373,8 @@ def _check_op(op: ReduceOp, array: Any, calc: Arithmetic) -> None:
         calc.combine[op](one, other, out=one)
     except Exception as error:  # noqa: BLE001 (frameworks raise what they like)
         raise TypeError(
-            f"op={op.name} cannot be done with {array.dtype} ({texts.describe(error)}). Convert the tensor first, "
-            "as to float32 or int64."
+            f"op={op.name} does not support {array.dtype} ({texts.describe(error)}). Convert the tensor first, for "
+            "example to float32 or int64."
         ) from None
 
 
@@ -389,7 +389,7 @@ def _check_parts(name: str, parts: Sequence[Any], array: Any, size: int) -> None
 
 def _check_root(root: int, size: int) -> None:
     if not 0 <= root < size:
-        raise ValueError(f"root must be one of the {size} ranks from 0, but received {root!r}.")
+        raise ValueError(f"root must be a rank below {size}, but received {root!r}.")
 
 
 def _do_nothing(*_: object) -> None:

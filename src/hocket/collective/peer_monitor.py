@@ -104,7 +104,8 @@ class PeerMonitor:
             if self._is_dead(other):
                 raise errors.RankDiedError(
                     f"{self._name(other)} died while rank {self._names[self._rank]} waited for it in "
-                    f"{self._describe(self._rank)}. Its own error, or that of whoever started it, says why."
+                    f"{self._describe(self._rank)}. For the cause, look at that rank's own error, or at the output of "
+                    "the process that started it."
                 )
         for other in missing:
             if self._read(other, segment.STATE) == LEFT:
@@ -127,9 +128,9 @@ class PeerMonitor:
     def build_mismatch(self, other: int) -> errors.CollectiveMismatchError:
         """Return the error for two ranks in different operations."""
         return errors.CollectiveMismatchError(
-            f"Rank {self._names[self._rank]} calls {self._describe(self._rank)}, but rank {self._names[other]} at the "
-            f"same place {self._describe(other)}. All ranks must call the same operations in the same order, with "
-            "equal shapes, dtypes and roots."
+            f"Rank {self._names[self._rank]} calls {self._describe(self._rank)}, but rank {self._names[other]} calls "
+            f"{self._describe(other)} at the same point. All ranks must call the same operations in the same order, "
+            "with equal shapes, dtypes and roots."
         )
 
     def describe_own(self) -> str:
@@ -154,7 +155,7 @@ class PeerMonitor:
         names = ", ".join(str(self._names[other]) for other in missing)
         head = (
             f"Rank {self._names[self._rank]} has waited for {waited_s:.0f} s in {self._describe(self._rank)} for rank "
-            f"{names}. What each rank is doing:"
+            f"{names}. The state of each rank:"
         )
         parts = [
             f"\n{self._name(rank)} {self._tell_state(rank, missing)}\n{self._fetch_stack(rank)}".rstrip()
@@ -170,10 +171,11 @@ class PeerMonitor:
         if self._read(rank, segment.STATE) == ENDED:
             return "has ended: its function returned."
         if self._is_stopped(rank):
-            return f"is stopped, as by SIGSTOP or Ctrl-Z. `kill -CONT {self._read(rank, segment.PID)}` lets it go on."
+            pid = self._read(rank, segment.PID)
+            return f"is stopped, for example by SIGSTOP or Ctrl-Z. `kill -CONT {pid}` continues it."
         if rank in missing:
-            return f"has not come; the last that it called is {self._describe(rank)}."
-        return f"waits too, in {self._describe(rank)}."
+            return f"has not arrived; its last operation is {self._describe(rank)}."
+        return f"also waits, in {self._describe(rank)}."
 
     def _is_stopped(self, rank: int) -> bool:
         return descendants.is_stopped(self._read(rank, segment.PID))

@@ -173,17 +173,17 @@ class PointToPoint:
     def _check(self, other: int) -> None:
         if other not in self._kept:
             raise ValueError(
-                f"A rank sends to and receives from another one of {sorted(self._kept)}, but received {other} (this "
-                f"is rank {self._rank})."
+                f"A rank can send to and receive from the other ranks {sorted(self._kept)} only, but received {other} "
+                f"(this is rank {self._rank})."
             )
 
     def _find_mismatch(self, transfer: Transfer, length: int, source: int) -> errors.CollectiveError | None:
         if length == len(transfer.array):
             return None
         return errors.CollectiveMismatchError(
-            f"Rank {self._rank} receives {len(transfer.array):,} bytes with tag {transfer.tag} from rank "
-            f"{source}, which sent {length:,} bytes with that tag. Messages of one tag arrive in the order in "
-            "which they were sent; receive into an array of the same size."
+            f"Rank {self._rank} receives {len(transfer.array):,} bytes with tag {transfer.tag} from rank {source}, "
+            f"which sent {length:,} bytes with that tag. Messages with one tag arrive in the order in which they were "
+            "sent; receive into an array of the same size."
         )
 
     # --- moving -------------------------------------------------------------------------------------------------------

@@ -115,8 +115,8 @@ class ActorStore:
         """See `Store`."""
         if not api.get(self._handle.write.remote(key, text)):
             raise ValueError(
-                f"{key.partition('/')[2]} is taken: another process has this rank. Give each rank of a group another "
-                "number."
+                f"Rank {key.partition('/')[2]} is taken: another process has it. Give each process of a group another "
+                "rank."
             )
 
     def read(self, key: str) -> str:

@@ -295,7 +295,8 @@ class _Operation:
                 doing, why = rounds.describe(), texts.describe(error, 1_000)
                 rounds.give_up(
                     errors.CollectiveError(
-                        f"This rank has left the group: {doing} was broken off by {why}. Make a new group in all ranks."
+                        f"This rank has left the group: {doing} was interrupted by {why}. Make a new group in all "
+                        "ranks."
                     )
                 )
         finally:

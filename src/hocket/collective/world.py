@@ -116,7 +116,7 @@ class World:
             root: The rank whose array all ranks receive.
         """
         if not 0 <= root < self.size:
-            raise ValueError(f"root must be one of the {self.size} ranks from 0, but received {root!r}.")
+            raise ValueError(f"root must be a rank below {self.size}, but received {root!r}.")
         flat = flatten(array)
         data = flat.view(np.uint8)
         home = next(host for host in self._hosts if root in host)
@@ -203,8 +203,8 @@ class World:
                     (host[0], other) for host, other in zip(self._hosts, given.calls, strict=True) if other != call
                 )
                 raise errors.CollectiveMismatchError(
-                    f"Rank {self.rank} calls {call}, but rank {rank} at the same place {theirs}. "
-                    "All ranks must call the same operations in the same order, with equal shapes, dtypes and roots."
+                    f"Rank {self.rank} calls {call}, but rank {rank} calls {theirs} at the same point. All ranks must "
+                    "call the same operations in the same order, with equal shapes, dtypes and roots."
                 )
         except errors.CollectiveError as error:
             self._error = error
@@ -260,7 +260,7 @@ def flatten(array: Array) -> Array:
     if array.dtype.hasobject:
         raise TypeError(
             f"A collective takes an array of numbers, but received one of {array.dtype}. Use all_gather_object for "
-            "what is to be pickled."
+            "other objects."
         )
     if not (array.flags.c_contiguous and array.flags.writeable):
         raise ValueError(
@@ -334,8 +334,8 @@ def through_actor(handle: actor.ActorHandle, host: int, timeout_s: float) -> Hos
             values: list[Any] | UnequalCalls = api.get(handle.gather.remote(turn, host, call, value), timeout=timeout_s)
         except exceptions.GetTimeoutError as error:
             raise errors.CollectiveTimeoutError(
-                f"Another machine's ranks have not come to the same operation after {timeout_s:.0f} s. All ranks must "
-                "call the same operations."
+                f"The ranks of another machine have not reached the same operation after {timeout_s:.0f} s. All ranks "
+                "must call the same operations."
             ) from error
         return values
 

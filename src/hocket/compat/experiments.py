@@ -189,7 +189,7 @@ def run(
     if failed and raise_on_failed_trial:
         raise errors.TuneError(
             f"{len(failed)} of {len(found.results_grid)} trials failed; the first is {failed[0].trial_id}: "
-            f"{failed[0].reason}. Pass raise_on_failed_trial=False to have the results all the same."
+            f"{failed[0].reason}. Pass raise_on_failed_trial=False to get the results anyway."
         ) from failed[0].error
     return found
 
@@ -241,15 +241,15 @@ def _list_experiments(given: object) -> list[Experiment]:
         for name, spec in given.items():
             if not isinstance(spec, Mapping) or "run" not in spec or not known.issuperset(spec):
                 raise errors.ExperimentError(
-                    f"An experiment must be a dict with 'run', and maybe others of {sorted(known)}, but {name!r} is "
-                    f"{spec!r}. Write {{{name!r}: {{'run': function, 'config': {{...}}}}}}."
+                    f"An experiment must be a dict with the key 'run', and other keys only from {sorted(known)}, but "
+                    f"{name!r} is {spec!r}. Write {{{name!r}: {{'run': function, 'config': {{...}}}}}}."
                 )
         return [Experiment(name=name, **spec) for name, spec in given.items()]
     if isinstance(given, Sequence) and not isinstance(given, str):
         return [found for one in given for found in _list_experiments(one)]
     raise errors.ExperimentError(
-        f"experiments must be Experiments, or a dict of their fields by name, but received {given!r}. Write "
-        "run_experiments({'mine': {'run': function}})."
+        "experiments must be an Experiment, a list of these, or a dict from names to dicts with the key 'run', but "
+        f"received {given!r}. Write run_experiments({{'mine': {{'run': function}}}})."
     )
 
 

@@ -280,7 +280,7 @@ def exit_actor() -> NoReturn:
     """
     engine = session.get_engine()
     if engine.view.get_context().actor_id is None:
-        raise TypeError("exit_actor() is called inside a method of an actor. Elsewhere use hocket.kill(actor).")
+        raise TypeError("exit_actor() works only inside a method of an actor. Elsewhere use hocket.kill(actor).")
     engine.actors.request_exit()
     raise exceptions.ActorExit
 

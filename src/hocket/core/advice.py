@@ -30,12 +30,12 @@ def suggest(wrong: object) -> str:
     if getattr(wrong, "__name__", "") == "remote":
         return "Call it first: .remote(...), with parentheses."
     if not _holds_references(wrong) and _is_in_task():
-        return "Inside a task, a reference that was given as an argument is its value already: use it as it is."
+        return "In a task, an argument that was passed as a reference is already the value: use the argument itself."
     if isinstance(wrong, Mapping):
         return "Write hocket.get(list(refs.values())) for the values of a dict."
     if isinstance(wrong, Iterable) and not isinstance(wrong, str | bytes):
         return "Write hocket.get(list(refs)) for other containers."
-    return "Pass only what .remote() or put() returned."
+    return "Pass only references that .remote() or put() returned."
 
 
 def suggest_flat(wrong: object) -> str:

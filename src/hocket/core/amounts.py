@@ -26,14 +26,14 @@ def explain_amount(what: str, resource: str, amount: float) -> str | None:
         return f"{what} must be 0 or more, but received {amount!r}. Leave it out for the default."
     if amount and int(amount * resources.UNIT) == 0:
         return (
-            f"{what} must be 0, or at least {1 / resources.UNIT:g}, which is the smallest part; but received "
-            f"{amount!r}."
+            f"{what} must be 0, or at least {1 / resources.UNIT:g}, the smallest part, but received {amount!r}. Write "
+            f"{1 / resources.UNIT:g} or more."
         )
     if resource in WHOLE and amount > 1 and amount != int(amount):
         return (
-            f"{what} must be a whole number above 1, or a part of 1, but received {amount!r}: work that shares a "
-            f"{resource} cannot have another one beside it. Write {int(amount)} or {int(amount) + 1}, or for example "
-            "0.5."
+            f"{what} must be a whole number, or a fraction below 1, but received {amount!r}: a task or an "
+            f"actor gets whole units of {resource}, or shares a single one. Write {int(amount)} or {int(amount) + 1}, "
+            "or for example 0.5."
         )
     return None
 

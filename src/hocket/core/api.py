@@ -261,10 +261,14 @@ def wait(
             return _wait_for_generators(refs, num_returns, timeout)
         wrong = next(ref for ref in refs if type(ref) not in (contract.ObjectRef, generators.ObjectRefGenerator))
         raise TypeError(
-            f"hocket.wait() takes a list of ObjectRefs, but it holds {wrong!r}. Pass what .remote() returned."
+            f"hocket.wait() takes a list of ObjectRefs, but the list holds {wrong!r}. Pass the references "
+            "that .remote() returned."
         )
     if len(set(refs)) != len(refs):
-        raise ValueError(f"hocket.wait() needs distinct ObjectRefs, but {len(refs) - len(set(refs))} are given twice.")
+        raise ValueError(
+            f"hocket.wait() takes distinct ObjectRefs, but {len(refs) - len(set(refs))} of the {len(refs)} are "
+            "repetitions. Write hocket.wait(list(dict.fromkeys(refs)))."
+        )
     if timeout is not None:
         _check_timeout(timeout)
     if not refs:
@@ -366,9 +370,7 @@ def get_actor(name: str, namespace: str | None = None) -> actors.ActorHandle:
     """
     given: object = name
     if not isinstance(given, str):
-        raise TypeError(
-            f"name must be a text, but received {texts.safe_repr(given)}. Write hocket.get_actor('counter')."
-        )
+        raise TypeError(f"name must be text, but received {texts.safe_repr(given)}. Write hocket.get_actor('counter').")
     if not name:
         raise ValueError(
             "Please supply a non-empty value to get_actor, such as the name given in .options(name='...')."

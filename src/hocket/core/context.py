@@ -106,7 +106,7 @@ class RuntimeContext:
             RuntimeError: No actor runs this code.
         """
         if self._record.actor_id is None:
-            raise RuntimeError("This code does not run in an actor. Ask inside one of its methods.")
+            raise RuntimeError("This code does not run in an actor. Read this attribute in a method of an actor.")
         return self._record.actor_attempt > 0
 
     @property

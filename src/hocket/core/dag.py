@@ -66,8 +66,8 @@ class Given:
                 if isinstance(error, kind)
             )
             raise kind(
-                f"The graph needs input_node{shown}, which execute() was not given: it received {self}. Give the "
-                "arguments that the graph names."
+                f"execute() received {self}, but the graph uses input_node{shown}. Pass the arguments that the graph "
+                "uses."
             ) from error
 
     def __str__(self) -> str:
@@ -203,8 +203,8 @@ class ClassNode(DAGNode):
             if isinstance(node, InputNode):
                 raise ValueError(
                     "InputNode handles user dynamic input the DAG, and cannot be used as args, kwargs, or "
-                    f"other_args_to_resolve in ClassNode constructor: what `{actor_class.__name__}` is built with is "
-                    "fixed when the graph is. Give the input to a method: actor.method.bind(input_node)."
+                    f"other_args_to_resolve in ClassNode constructor: the arguments of `{actor_class.__name__}` are "
+                    "fixed when the graph is built. Pass the input to a method: actor.method.bind(input_node)."
                 )
 
     def __getattr__(self, name: str) -> BindableMethod:
@@ -445,9 +445,8 @@ def _sort(last: DAGNode) -> list[DAGNode]:
     inputs |= {node._input_node for node in order if isinstance(node, InputAttributeNode)}
     if len(inputs) > 1:
         raise AssertionError(  # Ray's class, and its sentence
-            f"Each DAG should only have one unique InputNode, but this one has {len(inputs)}, which execute() cannot "
-            "tell apart. Open one, with `with InputNode() as given:`, and use given[0], given[1] or given.name for "
-            "several arguments."
+            f"Each DAG should only have one unique InputNode, but this one has {len(inputs)}. Open only one, with "
+            "`with InputNode() as given:`; for several arguments use given[0], given[1] or given.name."
         )
     return order
 

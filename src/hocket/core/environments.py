@@ -75,9 +75,9 @@ def check_supported(name: str, value: Mapping[str, Any]) -> str | None:
     for key in value:
         if key in _CLUSTER_ONLY:
             return (
-                f"{name}[{key!r}] needs a cluster: this engine runs every worker with this very Python, so it has "
-                f"only {list(SUPPORTED)}. Install what you need before starting Python, or run on Ray "
-                "(hocket.init(address=...)), whose engine has it."
+                f"{name}[{key!r}] needs a cluster: on this engine every worker uses the driver's Python, so it takes "
+                f"only {list(SUPPORTED)}. Install what you need before you start Python, or run on Ray: "
+                "hocket.init(address=...)."
             )
     for key in ("working_dir", "py_modules"):
         parts = value.get(key) or ()
@@ -88,7 +88,7 @@ def check_supported(name: str, value: Mapping[str, Any]) -> str | None:
 
 
 def _describe_foreign_folder(what: str, part: str) -> str:
-    return f"{what} must be a folder on this machine, and {part!r} is none. Give the path of an existing folder."
+    return f"{what} must be a folder on this machine, but received {part!r}. Give the path of an existing folder."
 
 
 def _check_variables(what: str, value: object) -> str | None:

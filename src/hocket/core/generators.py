@@ -82,7 +82,8 @@ class ObjectRefGenerator(Generic[T_co]):
         is_end = self._engine.objects.is_end(self._head, timeout_s)
         if is_end is None:
             raise exceptions.GetTimeoutError(
-                f"Item {self._index} of the generator was not there after {timeout_s} s. It goes on; call next again."
+                f"Item {self._index} of the generator was not ready after {timeout_s} s. The generator goes on; call "
+                "next again."
             )
         return self._step(is_end)
 
@@ -135,7 +136,7 @@ class ObjectRefGenerator(Generic[T_co]):
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError(
             "An ObjectRefGenerator cannot be sent to another process: it belongs to one reader. Send the references "
-            "that it gives, as a list."
+            "that it yields, as a list."
         )
 
     def __repr__(self) -> str:

@@ -27,7 +27,7 @@ def explain_key(key: object) -> str | None:
     return (
         None
         if re.fullmatch(_WORD, name)
-        else f"The label {key!r} must be named with {_RULE}. Write for example 'disk'."
+        else f"The label {key!r} must have a name of {_RULE}. Write for example 'disk'."
     )
 
 
@@ -36,7 +36,7 @@ def explain_value(key: str, value: object) -> str | None:
     if not isinstance(value, str):
         return f"The value of label {key!r} must be text, but received {value!r}. Write {str(value)!r}."
     if value and not re.fullmatch(_WORD, value):
-        return f"The value of label {key!r} must be {_RULE}, but received {value!r}. Write for example 'ssd'."
+        return f"The value of label {key!r} must have {_RULE}, but received {value!r}. Write for example 'ssd'."
     return None
 
 
@@ -49,15 +49,15 @@ def explain_selector(name: str, selector: Mapping[object, object]) -> str | None
     """
     for label, wanted in selector.items():
         if not isinstance(label, str) or not isinstance(wanted, str):
-            return f"{name!r} must go from text to text, such as {{'disk': 'ssd'}}, but received {label!r}: {wanted!r}."
+            return f"{name!r} must map text to text, such as {{'disk': 'ssd'}}, but received {label!r}: {wanted!r}."
         problem = explain_key(label)
         if problem is not None:
             return f"{name!r}: {problem}"
         if wanted.lstrip("!").startswith("in(") and not wanted.endswith(")"):
-            return f"{name!r}: {wanted!r} lacks its closing bracket. Write 'in(a, b)' or '!in(a, b)'."
+            return f"{name!r}: {wanted!r} lacks the closing bracket. Write 'in(a, b)' or '!in(a, b)'."
         if wanted and not re.fullmatch(_SELECTOR, wanted):
             return (
-                f"{name!r}: {wanted!r} is no condition on label {label!r}. Write 'a', '!a', 'in(a, b)' or '!in(a, "
+                f"{name!r}: {wanted!r} is not a condition on label {label!r}. Write 'a', '!a', 'in(a, b)' or '!in(a, "
                 f"b)', where each value has {_RULE}."
             )
     return None

@@ -94,7 +94,7 @@ def _check_amount(name: str, value: float) -> str | None:
 
 def _non_empty(name: str, value: str) -> str | None:
     if not value:
-        return f"The keyword {name!r} must not be empty. Leave it out for none."
+        return f"The keyword {name!r} must not be empty. Give text, or leave it out."
     return None
 
 
@@ -264,7 +264,8 @@ def _count_returns(given: Any, function: object, name: str) -> int:
     if isinstance(given, str):
         if function is not None and not is_generator(function):
             raise ValueError(
-                f"num_returns={given!r} is for generators, and `{name}` is none. Use `yield` in it, or give a number."
+                f"num_returns={given!r} is for generators, but `{name}` is not a generator function. Use `yield` in "
+                "it, or give a number."
             )
         return records.STREAMING if given == "streaming" else 1
     return int(given)
@@ -331,7 +332,7 @@ def build_call_options(
     known = [known for known, _ in actor.concurrency_groups]
     if group and group not in known:
         raise ValueError(
-            f"`{name}` names the concurrency group {group!r}, but actor class `{actor.class_name}` has {known}. "
+            f"`{name}` names the concurrency group {group!r}, but actor class `{actor.class_name}` declares {known}. "
             f"Declare it: @hocket.remote(concurrency_groups={{{group!r}: 2}})."
         )
     num_returns = method.num_returns if returns is None else _count_returns(returns, None, name)
@@ -366,9 +367,9 @@ def build_actor_options(given: Mapping[str, Any], cls: type, namespace: str) -> 
     disorder = given.get("allow_out_of_order_execution")
     if disorder is False and not is_plain:
         raise ValueError(
-            f"allow_out_of_order_execution=False does not go with actor class `{cls.__name__}`: its calls run at "
-            "once, in threads or on an event loop, so they have no order. Leave it out, or set max_concurrency=1 and "
-            "use no coroutines."
+            f"allow_out_of_order_execution=False is not possible for actor class `{cls.__name__}`: its calls "
+            "run side by side, in threads or on an event loop, so they have no order. Leave it out, or set "
+            "max_concurrency=1 and use no coroutines."
         )
     return records.ActorOptions(
         class_name=_make_plain(cls.__name__),

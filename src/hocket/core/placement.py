@@ -308,8 +308,8 @@ def check_nodes(given: Mapping[str, Any], what: str) -> None:
     if isinstance(strategy, NodeAffinitySchedulingStrategy):
         if not strategy.soft and strategy.node_id not in [node["NodeID"] for node in nodes]:
             raise exceptions.TaskUnschedulableError(
-                f"{what} is to run on node {strategy.node_id!r}, which is not there. Take an id from hocket.nodes(), "
-                "or set soft=True."
+                f"{what} must run on node {strategy.node_id!r}, but no node has this id. Take an id from "
+                "hocket.nodes(), or set soft=True."
             )
         return
     if isinstance(strategy, NodeLabelSchedulingStrategy):
@@ -318,7 +318,7 @@ def check_nodes(given: Mapping[str, Any], what: str) -> None:
             for node in nodes
         ):
             raise exceptions.TaskUnschedulableError(
-                f"{what} needs a node with the labels {strategy.hard}, and none has them; there are "
+                f"{what} needs a node with the labels {strategy.hard}, but the labels of the nodes are "
                 f"{[node['Labels'] for node in nodes]}. Give labels with hocket.init(labels={{...}})."
             )
         return
@@ -326,8 +326,8 @@ def check_nodes(given: Mapping[str, Any], what: str) -> None:
     selectors += [part["label_selector"] for part in given.get("fallback_strategy") or ()]
     if not any(_matches(selector, node["Labels"]) for selector in selectors for node in nodes):
         raise exceptions.TaskUnschedulableError(
-            f"{what} needs a node with the labels {' or '.join(map(str, selectors))}, and none has them; there are "
-            f"{[node['Labels'] for node in nodes]}. Give labels with hocket.init(labels={{...}})."
+            f"{what} needs a node with the labels {' or '.join(map(str, selectors))}, but the labels of the "
+            f"nodes are {[node['Labels'] for node in nodes]}. Give labels with hocket.init(labels={{...}})."
         )
 
 
@@ -399,7 +399,7 @@ def placement_group(
         demand = resources.parse_demand(bundle)
         if not demand:
             raise ValueError(
-                f"Bundle {index} must ask for something, but received {bundle!r}. Write for example {{'CPU': 1}}."
+                f"Bundle {index} must have an amount above 0, but received {bundle!r}. Write for example {{'CPU': 1}}."
             )
         demands.append(demand)
     engine, is_detached = session.get_engine(), lifetime == "detached"
@@ -431,7 +431,7 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
         if group["name"] == placement_group_name and placement_group_name and group["state"] != "REMOVED":
             ref = engine.handles.intern(int(group["placement_group_id"], 16))
             return PlacementGroup(ref, list(group["bundles"].values()))
-    raise ValueError(f"Failed to look up placement group with name {placement_group_name!r}: there is none.")
+    raise ValueError(f"Failed to look up placement group with name {placement_group_name!r}: no group has it.")
 
 
 def placement_group_table(placement_group: PlacementGroup | None = None) -> dict[str, Any]:

@@ -127,8 +127,8 @@ class RemoteFunction(Generic[P, T_co]):
         def __call__(self, *args, **kwargs):
             name = self._function.__name__
             raise TypeError(
-                f"Remote functions cannot be called directly. Instead of {name}(...) write {name}.remote(...) and "
-                f"hocket.get() of what it returns; to run it here, call {name}.bare(...)."
+                f"Remote functions cannot be called directly. Instead of {name}(...) write "
+                f"hocket.get({name}.remote(...)); to run it in this process, call {name}.bare(...)."
             )
 
     def bare(self, /, *args: P.args, **kwargs: P.kwargs) -> T_co:

@@ -68,7 +68,7 @@ class Scope:
         self._engine = contract.current_engine
         if self._is_closed:
             self._end(waits=False)
-            raise exceptions.TaskCancelledError("The loop that asked for this has ended.")
+            raise exceptions.TaskCancelledError("The loop that started this call has ended.")
 
     def release(self, made: Started) -> None:
         """Release a call from the scope: it has ended, or another owner has it from now on."""

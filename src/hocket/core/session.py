@@ -136,8 +136,8 @@ def init(
     """
     if sys.is_finalizing():
         raise exceptions.SessionClosedError(
-            "The interpreter is ending, so no session can be opened any more. Do this before the program's end, or in "
-            "a function that is registered with atexit."
+            "The interpreter is ending, so no session can be opened any more. Open it before the program ends, or in a "
+            "function that is registered with atexit."
         )
     _check_keywords(ignored)
     memory_limit = _check_store_memory(object_store_memory)
@@ -148,7 +148,7 @@ def init(
     if namespace is not None and not isinstance(namespace, str):
         raise TypeError(f"namespace must be a str, such as 'team', but received {namespace!r}.")
     if namespace == "":
-        raise ValueError("namespace must not be empty. Leave it out for one of the session's own.")
+        raise ValueError("namespace must not be empty. Leave it out for a new namespace.")
     kind, place = _choose_engine(engine, address)
     if runtime_env is not None:
         _check_environment(runtime_env, kind)
@@ -216,8 +216,8 @@ def _choose_engine(engine: str | None, address: str | None) -> tuple[str, str]:
     if engine not in (None, "ray"):
         source = f"address={place!r}" if address is not None else f"the environment variable HOCKET_ADDRESS={place!r}"
         raise ValueError(
-            f"{source} asks for a Ray cluster, and engine={engine!r} runs on this machine. Leave out one of them; "
-            "address='local' says that it is to be this machine, whatever the environment says."
+            f"{source} names a Ray cluster, but engine={engine!r} runs on this machine. Leave out one of them; "
+            "address='local' means this machine, even if the environment names a cluster."
         )
     return "ray", place
 
@@ -251,7 +251,7 @@ def _check_folder(name: str, given: str | os.PathLike[str] | None) -> str:
         )
     if path.exists() and not path.is_dir():
         raise ValueError(
-            f"{name} must be a folder, but {str(path)!r} is none. Name a folder; it is made if it does not exist."
+            f"{name} must be a folder, but {str(path)!r} is not. Name a folder; it is created if it does not exist."
         )
     return str(path)
 
@@ -331,7 +331,7 @@ def _check_keywords(given: Mapping[str, object]) -> None:
         close = list(filter(None, [keywords.find_close(one, known) for one in unknown]))
         hint = f" Did you mean {', '.join(close)}?" if close else ""
         raise RuntimeError(
-            f"Unknown keyword argument(s): {', '.join(unknown)}.{hint} See help(hocket.init) for those that exist."
+            f"Unknown keyword argument(s): {', '.join(unknown)}.{hint} help(hocket.init) lists the keywords."
         )
 
 
@@ -357,7 +357,7 @@ def shutdown() -> None:
             try:
                 function()
             except Exception:  # noqa: BLE001 (what is left of a library must not keep the processes)
-                _log.exception("%r, which was to be called before the session ends, has raised", function)
+                _log.exception("%r raised an error when hocket.shutdown() called it", function)
     with _lock:
         current = contract.current_engine
         if current is None or not current.is_closable:
@@ -434,8 +434,8 @@ def get_open_engine() -> contract.Engine:
     current = contract.current_engine
     if current is None:
         raise exceptions.SessionClosedError(
-            "No session is open. Call hocket.init() first. References of a session that was shut down are gone: run "
-            "again what made them."
+            "No session is open. Call hocket.init() first. References of a session that was shut down are gone: "
+            "make them again."
         )
     return current
 

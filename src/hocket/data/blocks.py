@@ -244,19 +244,18 @@ def build(found: Mapping[str, object], what: str) -> Block:
     built = {}
     for name, values in found.items():
         if not isinstance(name, str):
-            raise TypeError(f"{what} has a column named {name!r}, and a name must be a text. Write {str(name)!r}.")
+            raise TypeError(f"{what} has a column named {name!r}, but a name must be a text. Write {str(name)!r}.")
         try:
             built[name] = columns.build(values)
         except TypeError as error:
             raise TypeError(
-                f"{what} has for column {name!r} {error}. Return arrays or lists, such as {{{name!r}: "
-                "np.array([...])}."
+                f"{what}: column {name!r} has {error}. Use arrays or lists, such as {{{name!r}: np.array([...])}}."
             ) from None
     lengths = {name: columns.length(column) for name, column in built.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(
-            f"{what} has columns of different lengths, {lengths}, and each needs one value for each row. Make them "
-            "equally long."
+            f"{what} has columns of different lengths, {lengths}, but all columns need one value for each row. Make "
+            "them equally long."
         )
     return Block(built, next(iter(lengths.values())))
 
@@ -271,7 +270,7 @@ def build_from_batch(batch: Batch, what: str) -> Block:
         return Block(arrow.read_table(batch), batch.num_rows)
     raise TypeError(
         f"{what} must be a dict of arrays, a pandas DataFrame or an Arrow table, but is {texts.name_kind(batch)}: "
-        f"{batch!r:.80}. Write for example return {{'x': array}}."
+        f"{batch!r:.80}. Write {{'x': array}}, for example."
     )
 
 
@@ -361,8 +360,8 @@ def check_columns(asked: Sequence[str], there: Sequence[str]) -> None:
     missing = [name for name in asked if name not in there]
     if missing:
         error = KeyError(
-            f"There is no column {', '.join(map(repr, missing))}: the columns are {', '.join(map(repr, there))}. Ask "
-            "for one of these."
+            f"There is no column {', '.join(map(repr, missing))}: the columns are {', '.join(map(repr, there))}. Use "
+            "one of these names."
         )
         raise texts.mark_told(error)
 

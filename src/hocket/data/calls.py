@@ -64,7 +64,10 @@ class ActorPoolStrategy:
         for name in ("size", "min_size", "max_size", "initial_size", "max_tasks_in_flight_per_actor"):
             reading.check_count(name, getattr(self, name), 1)
         if self.size is not None and (self.min_size, self.max_size, self.initial_size) != (None, None, None):
-            raise ValueError(f"size={self.size} says how many actors there are, so leave min_size and max_size out.")
+            raise ValueError(
+                f"size={self.size} fixes the number of actors, so it excludes min_size, max_size and initial_size. "
+                "Leave these out."
+            )
         if self.min_size is not None and self.max_size is not None and self.min_size > self.max_size:
             raise ValueError(
                 f"min_size must not be more than max_size, but received {self.min_size} and {self.max_size}. Swap them."
@@ -165,7 +168,9 @@ class Call:
                 f"{steps.name_function(self.fn)}. Pass fn_args, or a class."
             )
         if self.compute is not None and self.concurrency is not None:
-            raise ValueError("compute and concurrency say the same thing. Leave one of them out.")
+            raise ValueError(
+                f"{self.verb}() received both compute and concurrency, which set the same thing. Leave one of them out."
+            )
         if self.compute is not None and not isinstance(self.compute, TaskPoolStrategy | ActorPoolStrategy):
             raise TypeError(
                 f"compute must be a TaskPoolStrategy or an ActorPoolStrategy, but received {self.compute!r}. Write "
@@ -174,7 +179,10 @@ class Call:
         fits = ActorPoolStrategy if isinstance(self.fn, type) else TaskPoolStrategy
         if self.compute is not None and not isinstance(self.compute, fits):
             kind = "a class" if isinstance(self.fn, type) else "a function"
-            raise ValueError(f"{self.verb}() received {kind}, for which compute must be a {fits.__name__}.")
+            raise ValueError(
+                f"{self.verb}() received {kind} with compute={self.compute!r}. For {kind}, write "
+                f"compute={fits.__name__}()."
+            )
 
     def _find_actors(self) -> tuple[int, int]:
         bounds: tuple[int, int]
@@ -198,8 +206,8 @@ class Call:
             return self.compute.size
         if isinstance(self.concurrency, tuple | list):
             raise TypeError(
-                f"concurrency={self.concurrency!r} is for a class, whose actors are kept. Write one number for a "
-                "function."
+                f"concurrency={self.concurrency!r} is a range, which only a class can have, but {self.verb}() "
+                "received a function. Write one number."
             )
         reading.check_count("concurrency", self.concurrency, 1)
         found: int | None = self.concurrency
@@ -290,6 +298,10 @@ def _bind(
 def check_function(verb: str, fn: object) -> None:
     """Raise if a function, or an instance of a class, cannot be called."""
     if isinstance(fn, type) and not any("__call__" in kind.__dict__ for kind in fn.__mro__):
-        raise TypeError(f"{verb}() calls instances of a class, but {fn.__name__} has no __call__. Write one.")
+        raise TypeError(
+            f"{verb}() calls instances of {fn.__name__}, but this class has no __call__. Write that method."
+        )
     if not callable(fn):
-        raise TypeError(f"{verb}() takes a function, but received {fn!r}. Write {verb}(function), without calling it.")
+        raise TypeError(
+            f"{verb}() takes a function, but received {fn!r}. Write {verb}(function), not {verb}(function())."
+        )

@@ -30,7 +30,7 @@ def build(values: object) -> Column:
         return build(_unmask(values))
     if isinstance(values, np.ndarray):
         if not values.ndim:
-            raise TypeError(f"a single value, {values!r}, where each column needs one value for each row")
+            raise TypeError(f"a single value, {values!r}, but a column needs one value for each row")
         return _pack(values) if values.dtype.kind in "OUS" else _check_times(values)
     pa = sys.modules.get("pyarrow")
     if pa is not None and isinstance(values, pa.Array | pa.ChunkedArray):
@@ -42,8 +42,8 @@ def build(values: object) -> Column:
     if hasattr(values, "__array__") and hasattr(values, "__len__"):  # a tensor of some framework, an index of pandas
         return build(np.asarray(values))
     raise TypeError(
-        f"a value of type {type(values).__name__}, {values!r:.80}, where each column needs an array or a list with "
-        "one value for each row"
+        f"a value of type {type(values).__name__}, {values!r:.80}, but a column needs an array or a list with one "
+        "value for each row"
     )
 
 
@@ -54,7 +54,8 @@ def _check_times(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
             arrow.convert_times(values)
         except OverflowError as error:
             raise TypeError(
-                f"a time of which Arrow has none: {error}. Make it numbers with astype(np.int64), or another unit"
+                f"a time that Arrow cannot hold: {error}. Convert the times to numbers with astype(np.int64), or use "
+                "another unit"
             ) from None
     return values
 
@@ -125,7 +126,7 @@ def _build_times(values: Sequence[Any]) -> Column:
     except OverflowError:  # numpy has no common unit for them
         changed = there
     if changed:
-        raise TypeError(f"times of which numpy has no unit: {changed[0]!r} beside {there[0]!r} or others")
+        raise TypeError(f"times for which numpy has no common unit: {changed[0]!r} beside {there[0]!r} or others")
     found = arrow.convert_times(_check_times(found))
     packed = arrow.get_optional_array(found)
     return found if packed is None else packed
@@ -210,8 +211,8 @@ def _join_arrays(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any] | None:
 def _build_mismatch(name: str, parts: Sequence[Column]) -> TypeError:
     found = list(dict.fromkeys(describe(part) for part in parts if not _is_gone(part)))
     return TypeError(
-        f"Column {name!r} is {' in some blocks and '.join(found)} in others, which cannot stand in one batch. Make it "
-        "one type with map_batches(), or name the type where the files are read."
+        f"Column {name!r} is {' in some blocks and '.join(found)} in others, so one batch cannot hold it. Convert it "
+        "to one type with map_batches(), or set its type where the files are read."
     )
 
 
@@ -332,13 +333,13 @@ def check_numbers(name: str, array: npt.NDArray[Any], aim: str, remedy: str) -> 
     shapes = {np.shape(value) for value in array} if array.dtype.kind == "O" else set()
     if len(shapes) > 1 and () not in shapes:
         raise ValueError(
-            f"Column {name!r} has rows of different shapes, {sorted(shapes)[:4]}, so they make no array. Make them "
-            f"equally long with map_batches(), or pass {remedy}."
+            f"Column {name!r} has rows of different shapes, {sorted(shapes)[:4]}, so they cannot form one array. Give "
+            f"them one shape with map_batches(), or {remedy}."
         )
     example = f", such as {array[0]!r:.40}" if len(array) else ""
     raise TypeError(
         f"Column {name!r} holds values of type {array.dtype}{example}, which cannot be {aim}. Leave it out with "
-        f"drop_columns([{name!r}]), make numbers of it with map_batches(), or pass {remedy}."
+        f"drop_columns([{name!r}]), convert it to numbers with map_batches(), or {remedy}."
     )
 
 

@@ -119,7 +119,7 @@ def from_numpy(
     for name, array in found.items():
         if not isinstance(array, np.ndarray):
             raise TypeError(
-                f"from_numpy() takes arrays, but received for {name!r} {texts.name_kind(array)}: {array!r:.80}. Write "
+                f"from_numpy() takes arrays, but {name!r} is {texts.name_kind(array)}: {array!r:.80}. Write "
                 "from_numpy(np.array(...))."
             )
     return _build(blocks.build(found, "from_numpy()"), override_num_blocks)
@@ -197,7 +197,7 @@ def range(n: int, *, override_num_blocks: int | None = None) -> dataset.Dataset:
     """
     reading.check_count("n", n, 0, "range(1000)")
     if n > MOST_ROWS:
-        raise ValueError(f"n must be {MOST_ROWS} at most, but received {n}.")
+        raise ValueError(f"n must be at most {MOST_ROWS}, but received {n}. Use a smaller number.")
     reading.check_count("override_num_blocks", override_num_blocks, 1)
     most = settings.DataContext.get_current().get_block_bytes()
     count = override_num_blocks or max(1, -(-8 * n // most), min(8, n >> 12))
@@ -363,7 +363,7 @@ def from_torch(dataset: object, local_read: bool = False, *, override_num_blocks
         cuts = block_reads.cut_evenly(len(dataset), count)
         return _plan([programs.ItemsRead(dataset, start, stop) for start, stop in cuts])
     if not isinstance(dataset, Iterable):
-        raise TypeError(f"from_torch() takes a dataset of PyTorch's, but received {dataset!r:.80}.")
+        raise TypeError(f"from_torch() takes a PyTorch dataset, but received {dataset!r:.80}.")
     return _plan([programs.GeneratorRead(functools.partial(_loop_items, dataset), "the dataset", True)])
 
 
@@ -428,13 +428,15 @@ def from_huggingface(dataset: Any, *, override_num_blocks: int | None = None) ->
     """
     reading.check_count("override_num_blocks", override_num_blocks, 1)
     if isinstance(dataset, Mapping):
-        raise TypeError(f"from_huggingface() takes one split, but received {sorted(dataset)}. Write ds['train'].")
+        raise TypeError(
+            f"from_huggingface() takes one split, but received a dict of splits: {sorted(dataset)}. Write ds['train']."
+        )
     if hasattr(dataset, "with_format") and hasattr(dataset, "__len__"):
         table = dataset.with_format("arrow")[:]
         return from_arrow(table, override_num_blocks=override_num_blocks)
     if hasattr(dataset, "with_format"):
         return _plan([programs.GeneratorRead(functools.partial(_loop_items, dataset), "the dataset", True)])
-    raise TypeError(f"from_huggingface() takes a dataset of Hugging Face's, but received {dataset!r:.80}.")
+    raise TypeError(f"from_huggingface() takes a Hugging Face dataset, but received {dataset!r:.80}.")
 
 
 keywords.guard_functions(__name__)

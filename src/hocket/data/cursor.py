@@ -95,9 +95,9 @@ class Cursor:
         """Note that the next batch is handed to a loop."""
         if loop != self._loop:
             raise RuntimeError(
-                "This loop over the loader was overtaken: another loop, load_state_dict() or set_epoch() has moved "
-                "the loader, whose rows can be handed out only once. Prepare one loader for each loop that shall run "
-                "at the same time, or pass the data set to the trainer under a second name."
+                "This loop over the loader cannot go on: another loop, load_state_dict() or set_epoch() moved the "
+                "loader, which hands out each row only once. Prepare a separate loader for each loop that runs at the "
+                "same time, or pass the data set to the trainer under a second name."
             )
         epoch = self._ledger.epoch
         self._ledger.advance()

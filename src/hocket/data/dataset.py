@@ -62,21 +62,29 @@ class Dataset:
         return markup.write_facts("Dataset", facts)
 
     def __iter__(self) -> Iterator[Any]:
-        raise TypeError("A Dataset has rows and batches, so say which: write iter_rows() or iter_batches().")
+        raise TypeError(
+            "A Dataset cannot be iterated directly, because it has both rows and batches. Write iter_rows() or "
+            "iter_batches()."
+        )
 
     def __bool__(self) -> bool:
-        raise TypeError("A Dataset is not true or false before it is executed: write count() > 0, or `is not None`.")
+        raise TypeError(
+            "A Dataset is neither true nor false before it is executed. Write count() > 0, or `is not None`."
+        )
 
     def __contains__(self, value: object) -> bool:
-        raise TypeError("A Dataset is searched when it is executed: write filter(...).count() > 0.")
+        raise TypeError(
+            "A Dataset does not support `in`, because its rows exist only when it is executed. Write "
+            "filter(...).count() > 0."
+        )
 
     def __len__(self) -> int:
-        raise TypeError("A Dataset has no length before it is executed: write count(), which executes it.")
+        raise TypeError("A Dataset has no length before it is executed. Write count(), which executes it.")
 
     def __getitem__(self, index: object) -> Any:
         raise TypeError(
-            f"A Dataset has no index, but received [{texts.safe_repr(index, 40)}]. Write take(n) for the first rows, "
-            "limit(n) for a data set of them, or select_columns([...]) for columns."
+            f"A Dataset cannot be indexed, but received [{texts.safe_repr(index, 40)}]. Write take(n) for the first "
+            "rows, limit(n) for a data set of them, or select_columns([...]) for columns."
         )
 
     def _build(self, reads: Sequence[block_reads.Read]) -> Dataset:

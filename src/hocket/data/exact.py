@@ -84,8 +84,9 @@ class ExactMean:
             counts = np.asarray(weights).ravel()
             if len(counts) != len(numbers):
                 raise ValueError(
-                    f"weights must be one for each value, but there are {len(counts)} for {len(numbers)} values. Pass "
-                    "the loss of each row, not their mean: reduction='none' in PyTorch."
+                    f"weights must have one entry for each value, but received {len(counts)} weights for "
+                    f"{len(numbers)} values. Pass the loss of each row, not the mean loss: reduction='none' in "
+                    "PyTorch."
                 )
             if not np.all((counts == 0) | (counts == 1)):
                 odd = counts[(counts != 0) & (counts != 1)][0]
@@ -97,8 +98,8 @@ class ExactMean:
         finite = np.isfinite(numbers)
         if not finite.all():
             raise ValueError(
-                f"A value must be finite to have an exact sum, but received {numbers[~finite][0]}. Look for what made "
-                "it, or leave it out with weight 0."
+                f"A value must be finite to have an exact sum, but received {numbers[~finite][0]}. Find its cause, or "
+                "leave the value out with weight 0."
             )
         self._count += len(numbers)
         for start in range(0, len(numbers), _CHUNK):
@@ -127,8 +128,8 @@ class ExactMean:
         """
         if not self._count:
             raise ValueError(
-                "An ExactMean of no values has no mean. A rank may have no row to evaluate: merge() those of all "
-                "ranks, then call compute()."
+                "An ExactMean without values has no mean. A rank may have no rows to evaluate: merge() the ExactMeans "
+                "of all ranks, then call compute()."
             )
         return self._units / (self._count << _UNIT_BITS)  # Python rounds a quotient of whole numbers correctly
 

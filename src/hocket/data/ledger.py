@@ -146,9 +146,9 @@ class Ledger:
         self._drop_last = _check_bool("drop_last", drop_last)
         if drop_last and num_rows < batch_size:
             raise ValueError(
-                f"With drop_last=True, {num_rows} rows make no batch of {batch_size}, so an epoch would have no step. "
-                f"Pass drop_last=False, or a batch_size of {num_rows} or less; it counts the rows of all ranks "
-                "together."
+                f"With drop_last=True, {num_rows} rows do not fill a batch of {batch_size}, so an epoch would have no "
+                f"step. Pass drop_last=False, or a batch_size of {num_rows} or less; batch_size counts the rows of "
+                "all ranks together."
             )
         self._epoch = 0
         self._position = 0
@@ -373,8 +373,8 @@ class Ledger:
         _check_state(state)
         if state["version"] != order.VERSION:
             raise ValueError(
-                f"The ledger's state has version {state['version']!r}, and this release of Hocket shuffles by version "
-                f"{order.VERSION}, so rows would be repeated or lost. Go on with the release that saved it until the "
+                f"The ledger's state has version {state['version']!r}, but this release of Hocket shuffles by version "
+                f"{order.VERSION}, so rows would be repeated or lost. Use the release that saved the state until the "
                 "epoch is over, or start the epoch anew with set_epoch()."
             )
         own = self.state_dict()
@@ -388,8 +388,8 @@ class Ledger:
         epoch, position = state["epoch"], state["position"]
         if position >= self._num_rows:
             raise ValueError(
-                f"The ledger's state has position {position}, which must be below num_rows={self._num_rows}. It was "
-                "changed after state_dict() made it; pass it as it was saved, or start the epoch anew with "
+                f"The ledger's state has position {position}, which must be below num_rows={self._num_rows}. The "
+                "state was changed after state_dict() returned it. Pass it unchanged, or start the epoch anew with "
                 "set_epoch()."
             )
         self._epoch, self._position = epoch, position
@@ -442,8 +442,8 @@ def _check_state(state: Any) -> None:
     missing = [name for name in _STATE_KEYS if name not in state] if isinstance(state, Mapping) else list(_STATE_KEYS)
     if missing:
         raise ValueError(
-            f"A ledger's state has the keys {', '.join(_STATE_KEYS)}, but in {state!r} {', '.join(missing)} is "
-            "missing. Pass what state_dict() returned."
+            f"A ledger's state must have the keys {', '.join(_STATE_KEYS)}, but {state!r} lacks {', '.join(missing)}. "
+            "Pass the result of state_dict()."
         )
     for name in ("epoch", "position"):
         _check_whole(f"The ledger's state: {name}", state[name], 0, None)

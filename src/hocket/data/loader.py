@@ -30,7 +30,7 @@ def build_cursor(
     seed: int = 0,
     shuffle: bool = False,
     drop_last: bool = False,
-    where_empty: str = "Look at the data.",
+    where_empty: str = "Check the data.",
 ) -> cursor_module.Cursor:
     """Return a rank's place at the beginning of its rows.
 
@@ -48,7 +48,7 @@ def build_cursor(
     together = (batch_size or 1) * world_size
     least = together if drop_last else 1
     if num_rows < least:
-        remedy = "Pass drop_last=False, a smaller batch_size, or use fewer ranks." if num_rows else where_empty
+        remedy = "Pass drop_last=False or a smaller batch_size, or use fewer ranks." if num_rows else where_empty
         raise ValueError(
             f"{owner} {'have' if owner.endswith('s') else 'has'} {num_rows} rows, but a step of {world_size} ranks "
             f"with batch_size={batch_size} and drop_last={drop_last} needs {least} or more, so an epoch would have no "
@@ -188,7 +188,7 @@ class WeighedLoader(LedgerLoader):
     def _get_part(self, asker: str) -> ledger.Slice:
         if self._part is None:
             raise RuntimeError(
-                f"{self._described}.{asker} is of the latest batch, but no batch was handed out yet. Ask for it "
+                f"{self._described}.{asker} belongs to the latest batch, but no batch was handed out yet. Read it "
                 "inside the loop."
             )
         self._weighed = self._part
@@ -199,8 +199,8 @@ class WeighedLoader(LedgerLoader):
             return
         warnings.warn(
             f"The last batch of {self._rows_described} has {part.batch_rows} rows for {part.world_size} ranks, so "
-            f"rank {part.rank} got a row that counts already in another rank, and its loop did not ask for its "
-            f"weight, which is 0. Multiply the mean loss with {self._described}.loss_scale, and use "
-            f"{self._described}.weights in what you count; or pass drop_last=True.",
+            f"rank {part.rank} got a row of another rank, which counts there and has weight 0 here, but the loop of "
+            f"rank {part.rank} did not read the weight. Multiply the mean loss by {self._described}.loss_scale, and "
+            f"use {self._described}.weights in metrics and counts; or pass drop_last=True.",
             stacklevel=3,
         )

@@ -384,8 +384,8 @@ def read_webdataset(
             raise TypeError(f"{name} must be a list or a function, but received {given!r:.80}.")
     if decoder is not None and not isinstance(decoder, bool) and not callable(decoder):
         raise TypeError(
-            f"decoder must be True, False or a function of a sample, but received {decoder!r:.80}. Decode what is "
-            "otherwise in map()."
+            f"decoder must be True, False or a function of a sample, but received {decoder!r:.80}. Decode anything "
+            "else in map()."
         )
     form = archives.WebDataset(
         decoder=decoder if callable(decoder) else bool(decoder),

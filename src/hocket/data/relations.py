@@ -297,7 +297,7 @@ def _unify_keys(
         return arrow.unify(sides)
     raise TypeError(
         f"join(): the key {key!r} of the left data set is {kind}, but {other!r} of the right one is {other_kind}, and "
-        "these cannot be compared without loss. Make them one type with map_batches()."
+        "these cannot be compared without loss. Convert them to one type with map_batches()."
     )
 
 
@@ -463,7 +463,7 @@ def _read_column(one: aggregates.Aggregation, table: Table) -> tuple[str, transp
     if one.needs_numbers and kind is not None and not _is_number(kind):
         raise TypeError(
             f"{type(one).__name__}({one.on!r}) needs numbers, but the column holds {kind}. Choose another column, or "
-            "make numbers of it with map_batches()."
+            "convert it to numbers with map_batches()."
         )
     place = _places(table)[one.on]
     present = place if one.word == "list" and not one.ignore_nulls else _present(place, kind)

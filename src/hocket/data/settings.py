@@ -74,8 +74,8 @@ class ExecutionOptions:
                 )
         if self.memory_limit is not None and self.memory_limit < LEAST_MEMORY:
             raise ValueError(
-                f"memory_limit is that of all processes of a pipeline, and must be at least {LEAST_MEMORY >> 20} MiB, "
-                f"but received {self.memory_limit:,} bytes. Give more, or leave it out."
+                f"memory_limit covers all processes of a pipeline, and must be at least {LEAST_MEMORY >> 20} MiB, but "
+                f"received {self.memory_limit:,} bytes. Raise it, or leave it out."
             )
 
     def get_engine_memory(self) -> int:
@@ -97,8 +97,9 @@ class ExecutionOptions:
         least = LEAST_MEMORY + int(max(0.0, num_cpus - 2)) * MEMORY_PER_CPU
         if self.memory_limit is not None and self.memory_limit < least:
             raise ValueError(
-                f"memory_limit={self.memory_limit} is for all processes of the pipeline, and in a session of "
-                f"{num_cpus:g} CPUs these need {least}. Give that, or fewer CPUs: hocket.init(num_cpus=2)."
+                f"memory_limit={self.memory_limit} covers all processes of the pipeline, but in a session of "
+                f"{num_cpus:g} CPUs these need {least} bytes. Raise the limit to that, or start the session with "
+                "fewer CPUs: hocket.init(num_cpus=2)."
             )
 
     def get_store_memory(self) -> int | None:

@@ -156,7 +156,8 @@ class DataIterator(loader.WeighedLoader):
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError(
-            "A shard has rows and batches, so say which: write iter_batches(), iter_torch_batches() or iter_rows()."
+            "A shard cannot be iterated directly, because it has both rows and batches. Write iter_batches(), "
+            "iter_torch_batches() or iter_rows()."
         )
 
     _may_lack_size = False
@@ -252,7 +253,7 @@ class DataIterator(loader.WeighedLoader):
             seed=source.shuffle_seed or 0,
             shuffle=source.shuffle_seed is not None,
             drop_last=drop_last,
-            where_empty="Look at what filter() or the files leave with count().",
+            where_empty="Check with count() how many rows filter() or the files leave.",
         )
 
     def _go_on(self, made: cursor.Cursor, key: tuple[int, bool, int, int]) -> None:
@@ -261,15 +262,15 @@ class DataIterator(loader.WeighedLoader):
             made.load_state_dict(state)
         except ValueError as error:
             raise ValueError(
-                f"The checkpoint has a position for the data set {self._name!r} that does not fit it: {error}"
+                f"The checkpoint's position in the data set {self._name!r} does not fit that data set: {error}"
             ) from error
         saved = (state.get(_WINDOW, 0), state.get(_WINDOW_SEED, 0))
         if saved != key[2:] and made.ledger.position:
             raise ValueError(
-                f"The checkpoint has a position in the data set {self._name!r} shuffled with "
-                f"local_shuffle_buffer_size={saved[0] or None} and local_shuffle_seed={saved[1]}, but the loop asks "
-                f"for {key[2] or None} and {key[3]}, so rows would be repeated or lost. Use the same, or begin the "
-                "epoch anew with load_state_dict({})."
+                f"The checkpoint's position in the data set {self._name!r} was saved with "
+                f"local_shuffle_buffer_size={saved[0] or None} and local_shuffle_seed={saved[1]}, but the loop has "
+                f"{key[2] or None} and {key[3]}, so rows would be repeated or lost. Use the saved values, or begin "
+                "the epoch anew with load_state_dict({})."
             )
 
     def _read(

@@ -43,7 +43,7 @@ def map_batches(
 ) -> blocks.Block:
     """Call a user's function with batches of a block."""
     size = batch_size or max(1, block.num_rows)
-    what = f"What map_batches(`{name_function(function)}`) returns"
+    what = f"The result of map_batches(`{name_function(function)}`)"
     parts = ((start, start + size) for start in range(0, block.num_rows, size))
     return _map_parts(block, parts, lambda batch: function(batch, *args, **kwargs), what, batch_format, is_shared)
 
@@ -76,7 +76,9 @@ def _advise_copies(is_shared: bool) -> Iterator[None]:
         yield
     except ValueError as error:
         if is_shared and "read-only" in str(error):
-            error.add_note("What a function is given looks into shared memory. Write zero_copy_batch=False for copies.")
+            error.add_note(
+                "The function's argument is a read-only view of shared memory. Write zero_copy_batch=False for copies."
+            )
         raise
 
 
@@ -86,14 +88,14 @@ def map_rows(
     """Call a user's function with each row."""
     view = blocks.RowView(block)
     rows = [function(row, *args, **kwargs) for row in view]
-    return view.read(rows, f"What map(`{name_function(function)}`) returns")
+    return view.read(rows, f"The result of map(`{name_function(function)}`)")
 
 
 def flat_map_rows(
     block: blocks.Block, *, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> blocks.Block:
     """Call a user's function with each row, and return all rows of its results."""
-    what = f"What flat_map(`{name_function(function)}`) returns"
+    what = f"The result of flat_map(`{name_function(function)}`)"
     view = blocks.RowView(block)
     rows: list[object] = []
     counts: list[int] = []
@@ -129,7 +131,7 @@ def map_groups(
     kwargs: Mapping[str, object],
 ) -> blocks.Block:
     """Call a user's function with each group of a block. The block has whole groups, one after the other."""
-    what = f"What map_groups(`{name_function(function)}`) returns"
+    what = f"The result of map_groups(`{name_function(function)}`)"
     parts = itertools.pairwise([*find_groups(block, keys).tolist(), block.num_rows])
     return _map_parts(block, parts, lambda group: function(group, *args, **kwargs), what, batch_format, is_shared)
 
@@ -231,13 +233,15 @@ def rename_columns(names: Mapping[str, str] | tuple[str, ...], block: blocks.Blo
         if len(names) != len(block.columns):
             raise ValueError(
                 f"rename_columns({list(names)!r}) gives {len(names)} names to {len(block.columns)} columns: "
-                f"{list(block.columns)}. Give one for each, or a dict of those that change."
+                f"{list(block.columns)}. Give one name for each column, or a dict of the names that change."
             )
         names = dict(zip(block.columns, names, strict=True))
     blocks.check_columns(list(names), list(block.columns))
     renamed = [names.get(name, name) for name in block.columns]
     if len(set(renamed)) < len(renamed):
-        raise ValueError(f"rename_columns({dict(names)!r}) gives two columns one name: {renamed}. Choose other names.")
+        raise ValueError(
+            f"rename_columns({dict(names)!r}) gives two columns the same name: {renamed}. Choose other names."
+        )
     return blocks.Block(dict(zip(renamed, block.columns.values(), strict=True)), block.num_rows)
 
 
@@ -257,8 +261,8 @@ def add_column(
     made = function(block.to_batch(batch_format), *args, **kwargs)
     if frames.is_frame(made) or isinstance(made, Mapping) or hasattr(made, "column_names"):
         raise TypeError(
-            f"{what} returned {texts.name_kind(made)}, which is a whole batch, where one column is added. Return a "
-            "value for each row, such as batch['x'] % 3."
+            f"{what} returned {texts.name_kind(made)}, a whole batch, but must return one column. Return a value for "
+            "each row, such as batch['x'] % 3."
         )
     added = blocks.build({column: made}, what)
     if added.num_rows != block.num_rows:

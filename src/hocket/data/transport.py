@@ -75,8 +75,8 @@ def _unify_column(name: str, kinds: Sequence[ArrowType], what: str) -> ArrowType
     if known and found is None:
         listed = " in some blocks and ".join(map(str, known))
         raise TypeError(
-            f"{what}: column {name!r} is {listed} in others. Make it one type with map_batches(), or name the type "
-            "where the files are read."
+            f"{what}: column {name!r} is {listed} in others. Convert it to one type with map_batches(), or set its "
+            "type where the files are read."
         )
     return found
 
@@ -151,9 +151,9 @@ def encode(name: str, column: Any, kind: ArrowType, count: int = 0) -> Any:
     held = next((value for value in column if value is not None), None) if is_object else None
     if held is not None:
         raise TypeError(
-            f"Column {name!r} holds Python objects, which cannot be sorted, joined or grouped, or stand beside what "
-            f"is: one is {held!r:.40}. Leave it out with drop_columns([{name!r}]), or make numbers or texts of it with "
-            "map_batches()."
+            f"Column {name!r} holds Python objects, such as {held!r:.40}. Sorting, joining and grouping cannot handle "
+            f"these, not even beside the keys. Leave the column out with drop_columns([{name!r}]), or convert it to "
+            "numbers or texts with map_batches()."
         )
     if kind is None or is_object:
         return pa.nulls(len(column), encode_type(kind))

@@ -13,8 +13,8 @@ def get_actor(kernel: machine.Kernel, actor_id: int) -> records.ActorRecord:
     actor = kernel.actors.get(actor_id)
     if actor is None or actor_id not in kernel.objects:
         raise exceptions.ActorHandleNotFoundError(
-            f"Actor {actor_id:016x} is not of this session, or has ended. Handles do not outlive shutdown() and "
-            "init(); build it again."
+            f"Actor {actor_id:016x} belongs to another session, or has ended. Handles do not outlive shutdown() and "
+            "init(); build the actor again."
         )
     return actor
 

@@ -65,9 +65,7 @@ class Id(str):
         return not self.strip("f")
 
 
-_NO_VALUE: Final = (
-    "An ObjectRef is no value: it stands for one that is made elsewhere. Write hocket.get(ref) for the value"
-)
+_NO_VALUE: Final = "An ObjectRef is not a value, but a handle on one. Write hocket.get(ref) for the value"
 
 
 def _refuse_use(ref: ObjectRef[object], *_: object) -> NoReturn:
@@ -99,8 +97,8 @@ class ObjectRef(Generic[T_co]):
             if name.startswith("_"):
                 raise AttributeError(name, name=name, obj=self)
             raise AttributeError(
-                f"An ObjectRef has no attribute {name!r}: it stands for a value that is made elsewhere. Write "
-                "hocket.get(ref) for the value.",
+                f"An ObjectRef has no attribute {name!r}: it is a handle on a value. Write hocket.get(ref) for the "
+                "value.",
                 name=name,
                 obj=self,
             )
@@ -114,7 +112,7 @@ class ObjectRef(Generic[T_co]):
 
         def __bool__(self):
             # True as in Ray, because Ray's programs test this way whether there is a reference; but with a warning.
-            advice = "it is always true, and `ref is not None` asks whether there is a reference"
+            advice = "an ObjectRef is always true, and `ref is not None` tests whether there is one"
             warnings.warn(f"{_NO_VALUE}; {advice}.", stacklevel=2)
             return True
 
@@ -247,8 +245,8 @@ REFERENCES: object = _References()
 def _get_decoding_refs() -> list[ObjectRef[object]]:
     if decoding.refs is None:
         raise exceptions.ObjectLostError(
-            "A reference was pickled by hand inside a value that was sent, and cannot be unpickled later. Put the "
-            "reference itself into the value."
+            "A value that was sent holds a reference that your code pickled itself, and that cannot be unpickled here. "
+            "Put the reference itself into the value."
         )
     return decoding.refs
 
@@ -750,7 +748,7 @@ current_engine: Engine | None = None
 def build_closed_error(ref: ObjectRef[object]) -> exceptions.ObjectLostError:
     """Return the error for a handle of a closed session."""
     return exceptions.ObjectLostError(
-        f"{ref!r} belongs to a session that is closed. Make the value, or the actor, again in the session that is open."
+        f"{ref!r} belongs to a session that is closed. Make the value, or the actor, again in the open session."
     )
 
 

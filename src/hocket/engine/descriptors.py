@@ -33,7 +33,7 @@ def check_free() -> None:
     except OSError as error:
         raise exceptions.DescriptorLimitError(
             f"A session needs {DESCRIPTORS} free descriptors, and two more for each process, but this process has "
-            f"{len(opened)}: {explain_os_error(error)}."
+            f"only {len(opened)}: {explain_os_error(error)}."
         ) from error
     finally:
         for fd in opened:
@@ -47,7 +47,7 @@ def explain_os_error(error: OSError) -> str:
         return str(error)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return (
-        f"{error.strerror}; it may have {limit:,}. Write `ulimit -n 4096` before the program is started (LimitNOFILE= "
+        f"{error.strerror}; the limit is {limit:,}. Run `ulimit -n 4096` before you start the program (LimitNOFILE= "
         "for a systemd service, --ulimit nofile= for Docker), or use fewer actors and CPUs"
     )
 

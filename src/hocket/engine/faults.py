@@ -17,18 +17,18 @@ VARIABLE = "HOCKET_FAULTS"
 
 POINTS: dict[str, str] = {
     "worker.before_task": "a worker has taken a task and not yet called the user's code",
-    "worker.before_result": "the user's code has returned, and nothing of it is known outside",
+    "worker.before_result": "the user's code has returned, and its result is not known outside yet",
     "worker.after_result": "the result is in memory that outlives the worker, and has not been sent",
     "worker.in_put": "a worker has stored a value and not yet announced it; it holds the engine's lock",
-    "worker.in_submit": "a worker is handing in a task of its own; it holds the engine's lock",
+    "worker.in_submit": "a worker is submitting a task of its own; it holds the engine's lock",
     "worker.in_flush": "a worker is about to send; it holds the engine's lock",
-    "guardian.before_spawn": "the guardian was asked for a worker",
-    "guardian.after_spawn": "the guardian has forked a worker and not yet told its pid",
-    "guardian.before_report": "the guardian has reaped a worker and not yet told why it died",
+    "guardian.before_spawn": "the guardian is about to fork a worker",
+    "guardian.after_spawn": "the guardian has forked a worker and not yet reported its pid",
+    "guardian.before_report": "the guardian has reaped a worker and not yet reported why it died",
     "hub.before_flush": "the driver is about to send to a worker",
-    "hub.in_handle": "the driver has a worker's messages before it",
-    "train.in_upload": "a rank hands on bytes of a checkpoint's file, and the driver has not seen them",
-    "train.in_download": "a rank has received bytes of a checkpoint's file, and not yet looked at them",
+    "hub.in_handle": "the driver is about to handle a worker's messages",
+    "train.in_upload": "a rank is sending bytes of a checkpoint's file, and the driver has not received them",
+    "train.in_download": "a rank has received bytes of a checkpoint's file, and not yet checked them",
 }
 """Every point, and the state of the process there."""
 

@@ -24,18 +24,17 @@ from hocket import exceptions
 from hocket.engine import callers, contract
 
 _REFUSAL = (
-    "This process is a fork of one that has a session, and has none itself: it cannot use references, actors or the "
-    "engine of the parent. Call hocket.init() here for a session of its own, or use the parent's session in the "
-    "parent."
+    "This process is a fork of a process with a session, and has no session itself: it cannot use the parent's "
+    "references, actors or engine. Call hocket.init() here for a session of its own, or use these in the parent."
 )
 
 WAITED = (
-    "A method of an asynchronous actor forked, and the child waited in `await`: the event loop is the parent's. Do "
-    "what the child is for without waiting, and end it with os._exit(); or start it with subprocess."
+    "A method of an asynchronous actor forked, and the child used `await`, but the event loop belongs to the parent. "
+    "Do the child's work without `await` and end the child with os._exit(), or start a program with subprocess."
 )
 YIELDED = (
-    "A generator that runs as a task or call forked, and the child went on to yield: its items have nobody to go to. "
-    "End the child with os._exit() before."
+    "A generator that runs as a task or call forked, and the child reached a `yield`, but nothing receives its items. "
+    "End the child with os._exit() before it yields."
 )
 
 

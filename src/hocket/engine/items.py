@@ -75,8 +75,8 @@ async def take_async(items: Any, count: int, name: str) -> object:
 
 def _log_surplus(name: str, count: int) -> None:
     _log.warning(
-        "`%s` has num_returns=%d, and its generator yields more: the first are its results, the rest is not taken. "
-        "Leave num_returns out to get all of them, one by one.",
+        "`%s` has num_returns=%d, but its generator yields more items: only the first become results. Leave "
+        "num_returns out to get all of them, one by one.",
         name,
         count,
     )
@@ -85,11 +85,11 @@ def _log_surplus(name: str, count: int) -> None:
 def _complete(taken: list[object], count: int, name: str, raised: Exception | None) -> object:
     missing = count - len(taken)
     if raised is not None and not missing:
-        _log.warning("The generator `%s` raised after its %d results were there: %r", name, count, raised)
+        _log.warning("The generator `%s` raised an error after it had yielded its %d results: %r", name, count, raised)
     elif missing:
         error = raised or ValueError(
             f"`{name}` has num_returns={count}, but its generator yielded {len(taken)}. Yield {count} items, or leave "
-            "num_returns out to get as many as there are."
+            "num_returns out to get all of them."
         )
         if not taken:
             raise error

@@ -210,7 +210,7 @@ class KernelHandles(contract.Handles):
         with self._session.lock:
             if object_id not in self._session.kernel.objects:
                 raise exceptions.ObjectLostError(
-                    f"ObjectRef({object_id:016x}) is unknown: it was freed or is of another session."
+                    f"ObjectRef({object_id:016x}) is unknown: it was freed, or belongs to another session."
                 )
             self._session.kernel.retain(object_id)
 

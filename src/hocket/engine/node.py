@@ -115,7 +115,7 @@ def check_gpus(num_gpus: float | None) -> None:
     if num_gpus is not None and names is not None and num_gpus > len(names):
         raise ValueError(
             f"num_gpus={num_gpus!r} is more than CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']!r} leaves "
-            f"to this process, which is {len(names)}. Ask for at most {len(names)}, or change the variable."
+            f"to this process: {len(names)}. Ask for at most {len(names)}, or change the variable."
         )
 
 
@@ -153,7 +153,7 @@ def explain_infeasible(what: str, shape: resources.Shape, total: Mapping[str, fl
     asked = resources.format_demand(shape.demand)
     if shape.group_id:
         return (
-            f"{what} asks for {asked}, and no bundle of its placement group is that large. Make a bundle larger, "
+            f"{what} asks for {asked}, but no bundle of its placement group is that large. Make a bundle larger, "
             "or ask for less."
         )
     have = format_resources(total)

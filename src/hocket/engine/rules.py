@@ -37,7 +37,7 @@ def await_claim(look_up: Callable[[], tuple[contract.ActorInfo | None, bool]]) -
 def build_timeout_error(missing: int, wanted: int, timeout_s: float | None) -> exceptions.GetTimeoutError:
     """Return the error of a `get` after its time-out."""
     return exceptions.GetTimeoutError(
-        f"{missing} of {wanted} objects were not there after {timeout_s} s. The tasks go on; call get again, or give "
+        f"{missing} of {wanted} objects were not ready after {timeout_s} s. The tasks go on; call get again, or give "
         "a longer time-out."
     )
 
@@ -60,7 +60,7 @@ def raise_ended(end: exceptions.HocketError, what: str) -> NoReturn:
 def build_pending_error(class_name: str, pending: int, most: int) -> exceptions.PendingCallsLimitExceeded:
     """Return the error of a caller that has as many unanswered calls on an actor as it may have."""
     return exceptions.PendingCallsLimitExceeded(
-        f"Actor `{class_name}` has {pending} unanswered calls of this caller, and max_pending_calls={most}. Wait for "
+        f"Actor `{class_name}` has {pending} unanswered calls from this caller, but max_pending_calls={most}. Wait for "
         "some of them with hocket.wait(...), then call again."
     )
 

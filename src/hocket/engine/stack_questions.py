@@ -121,7 +121,7 @@ def _read_question(answer: bytes) -> stacks.Question:
 def _find_told(answer: bytes) -> int:
     header = _HEADER.match(answer[:_HEADER_BYTES])
     if header is None:
-        raise OSError("it has not said where it would be written")
+        raise OSError("the process has not named the file that holds it")
     return int(header[3])
 
 

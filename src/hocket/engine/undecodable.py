@@ -8,8 +8,8 @@ from hocket import exceptions
 from hocket._base import texts
 
 NOTE: Final = (
-    "This was raised while something sent here was unpickled: a function with what it uses, arguments or a value. "
-    "What cannot be rebuilt from its pickle must be made where it is used."
+    "This was raised while this process unpickled a function with its variables, arguments or a value. "
+    "An object that cannot be rebuilt from its pickle must be made where it is used."
 )
 """The note on an error that was raised during decoding."""
 
@@ -26,8 +26,8 @@ def build_error(what: str, reason: Exception | str) -> exceptions.SerializationE
     """Return the error for a value that cannot be unpickled in this process; `what` is its name."""
     told = reason if isinstance(reason, str) else texts.describe(reason)
     return exceptions.SerializationError(
-        f"{what} could not be rebuilt here: {told}. What cannot be rebuilt from its pickle must be "
-        "made where it is used: return plain data, or give its class a __reduce__ method whose arguments its "
+        f"{what} could not be rebuilt here: {told}. An object that cannot be rebuilt from its pickle must "
+        "be made where it is used: return plain data, or give its class a __reduce__ method whose arguments its "
         "constructor takes."
     )
 

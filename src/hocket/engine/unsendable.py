@@ -13,23 +13,23 @@ _LOCK = "create the lock inside the function, or keep it in an actor"
 _CONNECTION = "open the connection inside the function or the actor's constructor"
 _FILE = "pass the path and open the file inside the function"
 _START = "start it inside the function, and pass what it needs"
-_VALUES = "pass the values that you need of it"
+_VALUES = "pass the values that you need from it"
 _ADVICE: dict[str, str] = {
     "_thread.lock": _LOCK,
     "_thread.RLock": _LOCK,
     "threading.Condition": "create the condition inside the function, or keep it in an actor",
     "threading.Event": "wait for an object reference instead, or keep the event in an actor",
-    "threading.Semaphore": "limit what runs with num_cpus or resources={...}, or keep the semaphore in an actor",
+    "threading.Semaphore": "limit the tasks with num_cpus or resources={...}, or keep the semaphore in an actor",
     "threading.Barrier": "wait for object references instead, or keep the barrier in an actor",
     "threading.Thread": "start the thread inside the function",
     "_thread._local": "create the thread-local state inside the function",
     "_threading_local.local": "create the thread-local state inside the function",
     "hocket.core.generators.ObjectRefGenerator": "take the references from it first, and send these as a list",
-    "concurrent.futures._base.Executor": "create the pool inside the function, or use remote functions instead of it",
+    "concurrent.futures._base.Executor": "create the pool inside the function, or use remote functions instead",
     "concurrent.futures._base.Future": "pass its result(), or an object reference instead",
     "multiprocessing.synchronize.SemLock": _LOCK,
     "multiprocessing.queues.Queue": "keep the queue in an actor",
-    "multiprocessing.pool.Pool": "create the pool inside the function, or use remote functions instead of it",
+    "multiprocessing.pool.Pool": "create the pool inside the function, or use remote functions instead",
     "queue.Queue": "keep the queue in an actor",
     "_queue.SimpleQueue": "keep the queue in an actor",
     "asyncio.events.AbstractEventLoop": "get the loop inside the function, with asyncio.get_running_loop()",
@@ -43,7 +43,7 @@ _ADVICE: dict[str, str] = {
     "builtins.async_generator": "pass a list, or create the generator inside the function",
     "builtins.coroutine": "pass the arguments and create the coroutine inside the function",
     "builtins.frame": "pass the values that you need instead of the frame",
-    "builtins.traceback": "pass traceback.format_tb(...) of it",
+    "builtins.traceback": "pass traceback.format_tb(traceback)",
     "builtins.module": "import the module inside the function",
     "weakref.ReferenceType": "pass the object itself",
     "weakref.ProxyType": "pass the object itself",
@@ -53,7 +53,7 @@ _ADVICE: dict[str, str] = {
     "_ctypes._Pointer": "pass the value that it points to, with .contents",
     "_ctypes.CFuncPtr": "load the library inside the function",
     "re.Match": "pass match.groups() or match.group()",
-    "_hashlib.HASH": "pass digest() of it, or the bytes",
+    "_hashlib.HASH": "pass its digest(), or the bytes",
     "_io._IOBase": _FILE,
     "posix.ScandirIterator": "pass a list of the paths",
     "tkinter.Misc": "keep windows in the driver, and pass what they need",
@@ -69,8 +69,8 @@ _RESULT_ADVICE: dict[str, str] = {
     "builtins.generator": _YIELD,
     "builtins.async_generator": _YIELD,
     "builtins.coroutine": "await it, or run it with asyncio.run(...), and return its result",
-    "builtins.frame": "return the values that you need of it",
-    "builtins.traceback": "return traceback.format_tb(...) of it",
+    "builtins.frame": "return the values that you need from it",
+    "builtins.traceback": "return traceback.format_tb(traceback)",
     "builtins.module": "return the module's name",
     "weakref.ReferenceType": "return the object itself",
     "weakref.ProxyType": "return the object itself",
@@ -79,8 +79,8 @@ _RESULT_ADVICE: dict[str, str] = {
     "mmap.mmap": "return the path, or a numpy array of the bytes",
     "_ctypes._Pointer": "return the value that it points to, with .contents",
     "re.Match": "return match.groups() or match.group()",
-    "_hashlib.HASH": "return digest() of it",
-    "_io._IOBase": "return the path, or what the file holds",
+    "_hashlib.HASH": "return its digest()",
+    "_io._IOBase": "return the path, or the contents of the file",
     "posix.ScandirIterator": "return a list of the paths",
 }
 """The advice for results and items of functions; other classes have `_DEFAULT_RESULT_ADVICE`."""

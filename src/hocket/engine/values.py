@@ -343,7 +343,7 @@ def _note_large_arrays(value: object, name: str, arrays: list[memoryview]) -> No
     if log.isEnabledFor(logging.INFO):
         size = sum(buffer.nbytes for buffer in arrays)
         parts = ", ".join(_name_large_parts(value)) or "an array"
-        log.info("%s takes %s along: %s bytes, stored once in shared memory", name, parts, f"{size:,}")
+        log.info("%s refers to %s: %s bytes, stored once in shared memory", name, parts, f"{size:,}")
 
 
 def _judge_large_function(value: object, name: str, size: int) -> None:
@@ -353,11 +353,12 @@ def _judge_large_function(value: object, name: str, size: int) -> None:
     advice = "Put large data into the object store with hocket.put() and pass the reference as an argument."
     if size > FUNCTION_ERROR_BYTES:
         raise ValueError(
-            f"The {name} is too large ({size:,} bytes with what it refers to; the most is "
-            f"{FUNCTION_ERROR_BYTES:,}).{where} {advice}"
+            f"The {name} is too large: {size:,} bytes with the data that it refers to, and the limit is "
+            f"{FUNCTION_ERROR_BYTES:,}.{where} {advice}"
         )
     warnings.warn(
-        f"The {name} is very large ({size:,} bytes with what it refers to), and each worker gets a copy.{where} "
+        f"The {name} is very large ({size:,} bytes with the data that it refers to), and each worker gets a "
+        f"copy.{where} "
         f"{advice}",
         stacklevel=callers.find_stack_level(),
     )
@@ -411,8 +412,8 @@ def _encode_alone(error: BaseException) -> _Alone:
         data = encode_whole(error, "exception").data
         if len(data) > ERROR_BYTES:
             failure = (
-                f"it takes {len(data):,} bytes, and the most is {ERROR_BYTES:,}. Raise one without large data in it; "
-                "put the data into the object store with hocket.put() and raise with the reference."
+                f"it takes {len(data):,} bytes, and the limit is {ERROR_BYTES:,}. Raise an exception without large "
+                "data: put the data into the object store with hocket.put(), and raise with the reference"
             )
         else:
             failure = _explain_opened(data, error)
@@ -444,7 +445,7 @@ def _explain_opened(data: bytes, error: BaseException) -> str:
         text = texts.safe_text(raised)
         return f"{text}. Pass all arguments of its class to super().__init__(), or define __reduce__ in it"
     if not issubclass(type(opened), BaseException):
-        return "its __reduce__ makes something else of it"
+        return "its __reduce__ rebuilds something that is not an exception"
     return "" if texts.safe_text(opened) == texts.safe_text(error) else _CHANGED
 
 

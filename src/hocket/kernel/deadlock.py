@@ -113,7 +113,7 @@ def _draw(circle: list[tuple[int, str]]) -> str:
     steps = [f"`{name}` ({task_id:016x})" for task_id, name in circle]
     lines = "".join(f"\n    {step} waits for" for step in steps)
     return (
-        f"This wait can never end, because it stands in a circle:{lines}\n    "
+        f"This wait can never end, because the waits form a circle:{lines}\n    "
         f"{steps[0] if steps else 'itself'}\nBreak the circle: return the reference instead of its value, make the "
         "actor's methods coroutines, or give the actor max_concurrency > 1."
     )

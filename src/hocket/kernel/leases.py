@@ -219,7 +219,9 @@ def fail_if_group_is_gone(kernel: State, task: TaskRecord) -> bool:
     group_id = task.options.shape.group_id
     if not group_id or group_id in kernel.groups:
         return False
-    message = f"`{task.options.name}` was to run in placement group {group_id:016x}, which was removed."
+    message = (
+        f"`{task.options.name}` was to run in placement group {group_id:016x}, which was removed. Make a new group."
+    )
     if task.kind == TaskKind.CREATION:
         kernel.fail_exception(task, exceptions.ActorPlacementGroupRemoved(message))
     else:

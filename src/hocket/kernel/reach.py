@@ -50,7 +50,9 @@ def end_unreachable(kernel: State, found: Iterable[ActorRecord]) -> None:
         if actor.state == ActorState.ALIVE:
             actor.unreachable = True
             actors.end_now(
-                kernel, actor, "nobody could reach it any more: its handles were held by itself and its like."
+                kernel,
+                actor,
+                "no code could reach it: only the actor itself or other unreachable actors held its handles.",
             )
 
 

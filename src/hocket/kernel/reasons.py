@@ -54,8 +54,8 @@ def count_tries(tries: int) -> str:
 def advise_retries(tries: int) -> str:
     """Return the sentence on further attempts at a lost call that had so many."""
     if tries > 1:
-        return f"Nobody knows how far the call came; it was tried {tries} times, as max_task_retries allows."
-    return "Nobody knows how far the call came; to have calls tried again, set max_task_retries."
+        return f"The call may have run, wholly or in part; it was tried {tries} times, as max_task_retries allows."
+    return "The call may have run, wholly or in part; to have such calls tried again, set max_task_retries."
 
 
 def explain_cancelled(task: TaskRecord) -> exceptions.TaskCancelledError:

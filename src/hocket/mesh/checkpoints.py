@@ -107,7 +107,9 @@ def _flatten(tree: object, backend: contract.Backend) -> list[tuple[str, object]
     seen: set[str] = set()
     for name, _ in named:
         if name in seen:
-            raise ValueError(f"Two values of the model are called {name!r}. Rename one: a key has a slash in it.")
+            raise ValueError(
+                f"Two values of the model are called {name!r}. Rename one of them: one of their keys contains a slash."
+            )
         seen.add(name)
     return named
 
@@ -117,13 +119,13 @@ def _check_told(told: Sequence[tuple[str, dict[str, Any]]]) -> None:
     for number, (path, values) in enumerate(told):
         if path != told[0][0]:
             raise ValueError(
-                f"Process 0 saves to {told[0][0]!r}, and process {number} to {path!r}. Give all of them one path."
+                f"Process 0 saves to {told[0][0]!r}, but process {number} saves to {path!r}. Give all of them one path."
             )
         odd = [name for name in {**told[0][1], **values} if told[0][1].get(name) != values.get(name)]
         if odd:
             raise ValueError(
-                f"The processes save other values: {odd[0]!r} is {_describe(told[0][1].get(odd[0]))} in process 0, and "
-                f"{_describe(values.get(odd[0]))} in process {number}. Give all of them the same model."
+                f"The processes must save the same values, but {odd[0]!r} is {_describe(told[0][1].get(odd[0]))} in "
+                f"process 0 and {_describe(values.get(odd[0]))} in process {number}. Give all of them the same model."
             )
 
 
@@ -147,7 +149,7 @@ def _agreed(backend: contract.Backend) -> Iterator[list[Any]]:
     told = backend.gather_objects((None, found))
     failed = next((number for number, (text, _) in enumerate(told) if text is not None), None)
     if failed is not None:
-        raise RuntimeError(f"The checkpoint was not saved, since process {failed} could not: {told[failed][0]}")
+        raise RuntimeError(f"The checkpoint was not saved, because process {failed} failed: {told[failed][0]}")
     found[:] = [one for _, several in told for one in several]
 
 
@@ -230,7 +232,9 @@ def _check_array(name: str, value: object, backend: contract.Backend) -> Array:
         array = backend.to_numpy(value)
         array = np.ascontiguousarray(array) if array.ndim else array
     except TypeError as error:
-        raise TypeError(f"The value {name!r} is {texts.name_kind(value)}, and no array of numbers.") from error
+        raise TypeError(
+            f"The value {name!r} must be an array of numbers, but received {texts.name_kind(value)}."
+        ) from error
     if array.dtype.name not in _DTYPES:
         raise TypeError(
             f"The value {name!r} has the type {array.dtype}, which cannot be saved. Convert it to one of "
@@ -247,7 +251,7 @@ def _list_old(target: Path) -> list[Path]:
     strange = [file.name for file in found if file.name != manifests.MANIFEST and not _OURS.fullmatch(file.name)]
     if strange or not target.is_dir():
         raise FileExistsError(
-            f"{target} exists, and is no checkpoint of a mesh: it has {strange[0]!r}. Choose a path that does not "
+            f"{target} exists, but is not a checkpoint of a mesh: it has {strange[0]!r}. Choose a path that does not "
             "exist."
         )
     return [file for file in found if file.name != manifests.MANIFEST]
@@ -295,7 +299,7 @@ def _find_targets(
 ) -> tuple[list[tuple[str, layouts.Layout]], Any]:
     """Return the layout of each value, and the function that builds the result from the values."""
     if layout_map is None and like is None:
-        raise TypeError("load() needs to know how values are spread. Give it a layout_map, or like=, with DTensors.")
+        raise TypeError("load() needs a layout for each value. Give it a layout_map, or like=, with DTensors.")
     if like is None:
         assert layout_map is not None
         found = [(name, layout_map.find(name, one.shape)) for name, one in saved.items()]
@@ -311,7 +315,7 @@ def _find_targets(
         return found, rebuild
     mesh = next((leaf.layout.mesh for _, leaf in named if isinstance(leaf, tensors.DTensor)), None)
     if mesh is None:
-        raise TypeError("No value of like= is a DTensor, so no layout is known. Give a layout_map.")
+        raise TypeError("No value of like= is a DTensor, so the layouts are unknown. Give a layout_map.")
     replicated = functools.partial(layouts.Layout.replicated, mesh)
     return [
         (name, leaf.layout if isinstance(leaf, tensors.DTensor) else replicated(np.ndim(leaf))) for name, leaf in named
@@ -321,13 +325,17 @@ def _find_targets(
 def _check_same(saved: Mapping[str, manifests.Saved], named: Sequence[tuple[str, Any]]) -> None:
     names = {name for name, _ in named}
     faults = [f"it has no {name!r}" for name, _ in named if name not in saved]
-    faults += [f"it has {name!r}, which like= has not" for name in saved if name not in names]
+    faults += [f"it has {name!r}, which like= does not have" for name in saved if name not in names]
     for name, leaf in named:
         if name in saved and (tuple(np.shape(leaf)), _name_dtype(leaf)) != (saved[name].shape, saved[name].dtype):
             here = f"{_name_dtype(leaf)}{list(np.shape(leaf))}"
-            faults.append(f"{name!r} is {saved[name].dtype}{list(saved[name].shape)} in it, and {here} in like=")
+            faults.append(
+                f"{name!r} is {saved[name].dtype}{list(saved[name].shape)} in the checkpoint, but {here} in like="
+            )
     if faults:
-        raise ValueError(f"The checkpoint does not fit: {'; '.join(faults[:5])}{'; ...' if len(faults) > 5 else ''}.")
+        raise ValueError(
+            f"The checkpoint does not fit like=: {'; '.join(faults[:5])}{'; ...' if len(faults) > 5 else ''}."
+        )
 
 
 def _name_dtype(value: object) -> str:
@@ -350,8 +358,8 @@ def _read_value(
     value = operations.pack(parts, layout)
     if value.dtype != parts[0].dtype:
         raise ValueError(
-            f"The value {name!r} was saved as {parts[0].dtype}, and the framework makes {value.dtype} of it. With JAX "
-            "call jax.config.update('jax_enable_x64', True) first."
+            f"The value {name!r} was saved as {parts[0].dtype}, but the framework converts it to {value.dtype}. With "
+            "JAX call jax.config.update('jax_enable_x64', True) first."
         )
     return value
 
@@ -373,7 +381,7 @@ def _read_place(name: str, saved: manifests.Saved, place: manifests.Place, files
         filled += found.size
     if filled != whole.size:
         raise manifests.CheckpointDamagedError(
-            f"The checkpoint has only a part of the value {name!r}. Use another one."
+            f"The checkpoint has only a part of the value {name!r}. Use another checkpoint."
         )
     return whole
 
@@ -393,7 +401,7 @@ def _open(path: Path, *, verify: bool) -> tuple[dict[str, manifests.Saved], dict
             return saved, {name: _open_file(path / name, digest if verify else "") for name, digest in digests.items()}
         except FileNotFoundError as error:
             if manifests.read(path)[0] == text:
-                raise manifests.build_damage(path / error.args[0], "it is gone") from error
+                raise manifests.build_damage(path / error.args[0], "it is missing") from error
             # Another process has replaced the checkpoint meanwhile.
 
 

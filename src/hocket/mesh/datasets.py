@@ -101,7 +101,7 @@ def _check_layout(layout: object, mesh: meshes.Mesh) -> None:
     if not isinstance(layout, layouts.Layout):
         raise TypeError(f"layouts must be a Layout, or a tuple, list or dict of them, but received {layout!r}.")
     if layout.mesh != mesh:
-        raise ValueError(f"A layout is of {layout.mesh!r}, and the batches are for {mesh!r}. Use one mesh.")
+        raise ValueError(f"A layout is on {layout.mesh!r}, but the batches are for {mesh!r}. Use one mesh.")
 
 
 def _map(function: Callable[..., object], one: Structure, *others: Structure) -> Structure:

@@ -94,7 +94,10 @@ class LayoutMap(MutableMapping[str, layouts.Layout]):
         re.compile(pattern)
         layout = rule if isinstance(rule, layouts.Layout) else layouts.Layout(rule, self._mesh)
         if layout.mesh != self._mesh:
-            raise ValueError(f"The rule {pattern!r} has a layout of {layout.mesh!r}, and the map is of {self._mesh!r}.")
+            raise ValueError(
+                f"The rule {pattern!r} has a layout on {layout.mesh!r}, but the map is for {self._mesh!r}. Use one "
+                "mesh."
+            )
         self._rules[pattern] = layout
 
     def __delitem__(self, pattern: str) -> None:

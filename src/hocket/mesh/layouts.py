@@ -80,8 +80,8 @@ class Layout:
             raise TypeError(f"A layout needs a Mesh, but received {mesh!r}. Write for example Mesh({{'data': 2}}).")
         if isinstance(sharding_specs, str):
             raise TypeError(
-                f"The specs of a layout are a list with one for each dim, but received {sharding_specs!r}. Write "
-                f"[{sharding_specs!r}]."
+                f"The specs of a layout must be a list with one spec for each dim, but received {sharding_specs!r}. "
+                f"Write [{sharding_specs!r}]."
             )
         self._mesh = mesh
         self._axes = tuple([_read_spec(spec) for spec in sharding_specs])
@@ -89,10 +89,12 @@ class Layout:
         used: set[str] = set()
         for name in (*(name for axes in self._axes for name in axes), *self._partial):
             if name not in mesh:
-                raise ValueError(f"The mesh has the axes {list(mesh.dim_names)}, but a layout names {name!r}.")
+                raise ValueError(
+                    f"The mesh has the axes {list(mesh.dim_names)}, but a layout names {name!r}. Name one of these."
+                )
             if name in used:
                 raise ValueError(
-                    f"The mesh axis {name!r} comes twice in a layout, but one axis can cut one dim only. Use "
+                    f"The mesh axis {name!r} occurs twice in a layout, but an axis can cut only one dim. Use "
                     f"{UNSHARDED!r}, or another axis."
                 )
             used.add(name)
@@ -112,7 +114,7 @@ class Layout:
             ValueError: The tensor has no such dim.
         """
         if not -rank <= axis < rank:
-            raise ValueError(f"A tensor of {rank} dims has none of index {axis}. Write one from 0 to {rank - 1}.")
+            raise ValueError(f"axis must be from 0 to {rank - 1} for a tensor of {rank} dims, but received {axis}.")
         specs = [UNSHARDED] * rank
         specs[axis] = batch_dim
         return Layout(specs, mesh)
@@ -130,7 +132,9 @@ class Layout:
         """
         odd = [dim for dim in dims if not -self.rank <= dim < self.rank]
         if odd:
-            raise ValueError(f"A tensor of {self.rank} dims has none of index {odd[0]}. Write 0 to {self.rank - 1}.")
+            raise ValueError(
+                f"dims must be from 0 to {self.rank - 1} for a tensor of {self.rank} dims, but received {odd[0]}."
+            )
         gone = {dim % self.rank for dim in dims}
         return Layout(
             [axes for dim, axes in enumerate(self._axes) if dim not in gone], self._mesh, partial=self._partial
@@ -198,9 +202,9 @@ class Layout:
         for dim, (length, parts) in enumerate(zip(global_shape, self.shape, strict=True)):
             if length % parts:
                 raise ValueError(
-                    f"Dim {dim} of a tensor of shape {tuple(global_shape)} is {length} long, and the mesh axis "
-                    f"{','.join(self._axes[dim])!r} would cut it into {parts} equal parts. Pad it to a multiple of "
-                    f"{parts}, or say {UNSHARDED!r}."
+                    f"Dim {dim} of a tensor of shape {tuple(global_shape)} has length {length}, which the mesh axis "
+                    f"{','.join(self._axes[dim])!r} cannot cut into {parts} equal parts. Pad it to a multiple of "
+                    f"{parts}, or write {UNSHARDED!r}."
                 )
         return tuple([length // parts for length, parts in zip(global_shape, self.shape, strict=True)])
 
@@ -269,7 +273,10 @@ def fill_matches(specs: Sequence[Spec], source: Layout) -> Layout:
             f"{[MATCH] * source.rank}."
         )
     if len(specs) != source.rank:
-        raise ValueError(f"The tensor has {source.rank} dims, but received {len(specs)} specs, {list(specs)}.")
+        raise ValueError(
+            f"The tensor has {source.rank} dims, but received {len(specs)} specs: {list(specs)}. Give one spec for "
+            "each dim."
+        )
     kept = [axes if spec == MATCH else spec for spec, axes in zip(specs, source.axes, strict=True)]
     return Layout(kept, source.mesh)
 
@@ -281,11 +288,13 @@ def _rebuild(axes: Sequence[Spec], mesh: meshes.Mesh, partial: Sequence[str]) ->
 def _read_spec(spec: object) -> tuple[str, ...]:
     if isinstance(spec, str):
         if spec == MATCH:
-            raise ValueError(f"{MATCH!r} says how a relayout treats a dim; a layout says {UNSHARDED!r} or an axis.")
+            raise ValueError(
+                f"{MATCH!r} is a spec for relayouts only, but a layout received it. Write {UNSHARDED!r} or an axis."
+            )
         return () if spec == UNSHARDED else tuple(spec.split(","))
     if isinstance(spec, Sequence) and all(isinstance(name, str) for name in spec):
         return tuple(spec)
     raise TypeError(
-        f"A layout says of each dim the name of a mesh axis or {UNSHARDED!r}, but received {spec!r}. Write None as "
-        f"{UNSHARDED!r}."
+        f"A spec of a layout must be the name of a mesh axis or {UNSHARDED!r}, but received {spec!r}. Write "
+        f"{UNSHARDED!r} in place of None."
     )

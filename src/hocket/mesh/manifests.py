@@ -91,15 +91,15 @@ def read(path: Path) -> tuple[str, dict[str, Saved], dict[str, str]]:
         text = local_files.read_text(file)
         found: Any = json.loads(text)
         if found["format"] != _FORMAT:
-            raise ValueError(f"its format is {found['format']!r}, and this version reads {_FORMAT!r}")
+            raise ValueError(f"its format is {found['format']!r}, but this version reads {_FORMAT!r}")
         if _digest_text(found) != found.get("digest", _digest_text(found)):  # older manifests have no digest
             raise ValueError("it has changed since it was written")
         digests = {names.check(name, f"{str(file)!r}"): str(one) for name, one in found["files"].items()}
         return text, {name: _read_saved(one, digests.keys()) for name, one in found["values"].items()}, digests
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise FileNotFoundError(f"{path} is no checkpoint of a mesh: it has no {MANIFEST}.") from error
+        raise FileNotFoundError(f"{path} is not a checkpoint of a mesh: it has no {MANIFEST}.") from error
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise build_damage(file, f"it is no manifest ({error})") from error
+        raise build_damage(file, f"it is not a manifest ({error})") from error
 
 
 def build_damage(file: Path, what: str) -> CheckpointDamagedError:
@@ -113,5 +113,5 @@ def _read_saved(described: Mapping[str, Any], files: AbstractSet[str]) -> Saved:
     numbers = [*shape, *(end for place in bounds for one in place for end in (one.start, one.stop))]
     is_sound = all(type(number) is int and number >= 0 for number in numbers) and isinstance(described["dtype"], str)
     if not (is_sound and all(len(place) == len(shape) for place in bounds) and files >= {part.file for part in parts}):
-        raise ValueError("a value's shape or parts cannot be")
+        raise ValueError("a value's shape or parts are impossible")
     return Saved(shape, described["dtype"], parts)

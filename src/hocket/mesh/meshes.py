@@ -56,9 +56,7 @@ class Mesh:
             raise ValueError("A mesh needs an axis, but received none. Write for example Mesh({'data': 2}).")
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(
-                f"Each axis of a mesh has a name of its own, but {twice[0]!r} comes twice in {list(names)}."
-            )
+            raise ValueError(f"Each axis of a mesh needs its own name, but {twice[0]!r} occurs twice in {list(names)}.")
         self._devices = tuple(map(str, range(self.size))) if devices is None else tuple(devices)
         if len(self._devices) != self.size:
             raise ValueError(
@@ -67,7 +65,7 @@ class Mesh:
             )
         shared = sorted({device for device in self._devices if self._devices.count(device) > 1})
         if shared:
-            raise ValueError(f"Each place of a mesh has a device of its own, but {shared[0]!r} has several.")
+            raise ValueError(f"Each place of a mesh needs its own device, but several places have {shared[0]!r}.")
 
     @property
     def dim_names(self) -> tuple[str, ...]:
@@ -183,9 +181,12 @@ def _check_dim(pair: object) -> tuple[str, int]:
         raise TypeError(f"An axis of a mesh is a name and a size, such as ('data', 2), but received {pair!r}.")
     name, given = pair
     if not isinstance(name, str):
-        raise TypeError(f"An axis of a mesh has a text for a name, but received {name!r}. Write for example 'data'.")
+        raise TypeError(f"The name of a mesh axis must be a str, but received {name!r}. Write for example 'data'.")
     if not name or name in RESERVED:
-        raise ValueError(f"An axis of a mesh cannot be called {name!r}; {list(RESERVED)} have a meaning in layouts.")
+        raise ValueError(
+            f"An axis of a mesh cannot be called {name!r}. Use a name that is not empty and not one of "
+            f"{list(RESERVED)}, which have a meaning in layouts."
+        )
     if isinstance(given, bool) or not isinstance(given, SupportsIndex):
         raise TypeError(f"The axis {name!r} needs a whole number for its size, but received {given!r}.")
     size = operator.index(given)

@@ -253,11 +253,13 @@ def pack(parts: Sequence[object], layout: layouts.Layout) -> tensors.DTensor:
     count = len(backend.list_local(mesh))
     if len(arrays) != count:
         raise ValueError(
-            f"pack() takes a part for each of the {count} devices of this process, but received {len(arrays)}."
+            f"pack() takes one part for each of the {count} devices of this process, but received {len(arrays)} parts."
         )
     found = {(tuple(np.shape(array)), str(getattr(array, "dtype", type(array).__name__))) for array in arrays}
     if len(found) > 1:
-        raise ValueError(f"The parts of one value have one shape and type, but pack() received {sorted(found)}.")
+        raise ValueError(
+            f"The parts of one value must have the same shape and type, but pack() received {sorted(found)}."
+        )
     layout.global_shape_from_local_shape(np.shape(arrays[0]))
     _check_sums(arrays[0], layout)
     return backend.pack(arrays, layout)
@@ -321,7 +323,8 @@ def is_dtensor(tensor: object) -> bool:
 def find_backend(mesh: meshes.Mesh) -> contract.Backend:
     if not mesh.framework:
         raise ValueError(
-            f"{mesh!r} only describes: it has no devices that compute. Make one with create_mesh({dict(mesh.dims)!r})."
+            f"{mesh!r} only describes a mesh, without devices that compute. Make one with "
+            f"create_mesh({dict(mesh.dims)!r})."
         )
     return contract.get_backend(mesh.framework)
 
@@ -349,7 +352,7 @@ def _check_dtensor(caller: str, value: object) -> tensors.DTensor:
 def _check_sums(value: object, layout: layouts.Layout) -> None:
     if layout.partial and str(getattr(value, "dtype", type(value).__name__)).rpartition(".")[2] == "bool":
         raise TypeError(
-            f"The layout has terms of a sum along {list(layout.partial)}, but a value of type bool has no sum. Convert "
+            f"The layout has partial sums along {list(layout.partial)}, but a value of type bool has no sum. Convert "
             "it to int8, or leave `partial` out."
         )
 

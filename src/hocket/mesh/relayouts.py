@@ -102,8 +102,8 @@ def plan_relayout(source: layouts.Layout, target: layouts.Layout, global_shape: 
     """
     if source.mesh != target.mesh:
         raise ValueError(
-            f"A relayout stays on one mesh, but the tensor is on {source.mesh!r} and the layout is of {target.mesh!r}. "
-            "Copy it with copy_to_mesh first."
+            f"A relayout needs one mesh, but the tensor is on {source.mesh!r} and the layout is on {target.mesh!r}. "
+            "Copy the tensor with copy_to_mesh first."
         )
     shape = tuple(global_shape)
     for layout in (source, target):
@@ -182,7 +182,7 @@ def count_least(source: layouts.Layout, target: layouts.Layout, global_shape: Se
     elements that it has already. For layouts without `partial` axes.
     """
     if source.partial or target.partial:
-        raise ValueError("What a device lacks is known for layouts without `partial` axes.")
+        raise ValueError("count_least() takes layouts without `partial` axes.")
     pairs = zip(source.slices(global_shape), target.slices(global_shape), strict=True)
     return itemsize * max(_count_lacking(has, needs) for has, needs in pairs)
 

@@ -67,9 +67,9 @@ def create_mesh(
     found = dtensor.num_local_devices(device_type)
     if found < count:
         raise ValueError(
-            f"A mesh of {described.describe()} needs {count} devices of the type {device_type!r} in each process, and "
-            f"there are {found}. Virtual devices of a processor are made once: make the largest mesh first, ahead of "
-            "all else that uses TensorFlow."
+            f"A mesh of {described.describe()} needs {count} devices of the type {device_type!r} in each process, but "
+            f"there are {found}. TensorFlow makes virtual CPU devices only once: make the largest mesh first, before "
+            "anything else uses TensorFlow."
         )
     devices = [f"{device_type.upper()}:{number}" for number in range(count)]
     create = dtensor.create_mesh if processes == 1 else dtensor.create_distributed_mesh
@@ -89,7 +89,7 @@ def _initialize(device_type: str, count: int, joining: Mapping[str, str]) -> Non
                 del os.environ[name]
             raise RuntimeError(
                 "TensorFlow was used in this process before it could join the others that TF_CONFIG names. Call "
-                "create_mesh ahead of all else that uses TensorFlow, and without a tf.distribute strategy."
+                "create_mesh before anything else uses TensorFlow, and without a tf.distribute strategy."
             ) from refusal
 
 
@@ -103,8 +103,8 @@ def parse_workers(tf_config: str) -> dict[str, str]:
     cluster, task = told.get("cluster", {}), told.get("task", {})
     if "ps" in cluster:
         raise ValueError(
-            "TF_CONFIG names parameter servers, whose workers have no program of their own to call create_mesh in. Use "
-            "a trainer without strategy='parameter_server'."
+            "TF_CONFIG names parameter servers, whose workers do not run a program that could call create_mesh. Use a "
+            "trainer without strategy='parameter_server'."
         )
     kinds = [kind for kind in ("chief", "worker") if kind in cluster]
     members = [(kind, index, address) for kind in kinds for index, address in enumerate(cluster[kind])]
@@ -112,8 +112,8 @@ def parse_workers(tf_config: str) -> dict[str, str]:
         return {}
     if task["type"] not in kinds:
         raise ValueError(
-            f"This process is {task['type']!r} in TF_CONFIG, and a mesh spans {' and '.join(kinds)} only. Call "
-            "create_mesh there."
+            f"This process is {task['type']!r} in TF_CONFIG, but a mesh spans only {' and '.join(kinds)}. Call "
+            "create_mesh in those processes."
         )
     own = next(number for number, one in enumerate(members) if one[:2] == (task["type"], task["index"]))
     return {
@@ -145,18 +145,18 @@ def to_tensorflow(layout: layouts.Layout, mesh: Any) -> Any:
     dims = tuple(zip(mesh.dim_names, mesh.shape(), strict=True))
     if dims != layout.mesh.dims:
         raise ValueError(
-            f"The layout is of {layout.mesh!r}, and TensorFlow's mesh has the axes {dict(dims)}. Give it a mesh of "
+            f"The layout is on {layout.mesh!r}, but TensorFlow's mesh has the axes {dict(dims)}. Pass a mesh from "
             f"create_mesh({dict(layout.mesh.dims)})."
         )
     if layout.partial:
         raise ValueError(
-            f"The layout has terms of a sum along {list(layout.partial)}, and TensorFlow has no layout for these. "
+            f"The layout has partial sums along {list(layout.partial)}, which TensorFlow's layouts cannot describe. "
             "Write layout.with_partial(())."
         )
     if any(len(axes) > 1 for axes in layout.axes):
         raise ValueError(
-            f"One mesh axis cuts a dim in TensorFlow, but received {layout.sharding_specs}. Make a mesh with one axis "
-            "in place of these."
+            f"In TensorFlow only one mesh axis can cut a dim, but received {layout.sharding_specs}. Make a mesh with "
+            "one axis in place of several."
         )
     return dtensor.Layout(layout.sharding_specs, mesh)
 

@@ -93,7 +93,7 @@ class DTensor(abc.ABC):
             raise TypeError(
                 f"A value with the layout {self.layout.sharding_specs}"
                 f"{f' and sums along {list(self.layout.partial)}' if self.layout.partial else ''} is spread over "
-                "devices. To move all of it here call its gather(); for what each device has, unpack(value)."
+                "devices. To move all of it here, call its gather(); for each device's part, call unpack(value)."
             )
         return self.gather()
 

@@ -131,7 +131,7 @@ class DVariable(tensors.DTensor):
             new = operations.copy_to_mesh(np.asarray(new, self.dtype) if np.isscalar(new) else new, self.layout)
         if new.shape != self.shape or new.dtype != self.dtype:
             raise ValueError(
-                f"The variable{self._describe()} is {self.dtype}{list(self.shape)} for good, and the value is "
+                f"The variable{self._describe()} always is {self.dtype}{list(self.shape)}, but the value is "
                 f"{new.dtype}{list(new.shape)}."
             )
         if contract.get_backend(self.layout.mesh.framework).is_traced(new):
@@ -139,7 +139,7 @@ class DVariable(tensors.DTensor):
         elif new.layout != self.layout:
             remedy = "relayout" if new.layout.mesh == self.layout.mesh else "copy_to_mesh"
             raise ValueError(
-                f"The variable{self._describe()} has the layout {self.layout!r} for good, and the value has "
+                f"The variable{self._describe()} always has the layout {self.layout!r}, but the value has "
                 f"{new.layout!r}. Assign {remedy}(value, variable.layout)."
             )
         self._value = new
@@ -291,5 +291,5 @@ def _check_variables(caller: str, variables: Sequence[DVariable]) -> contract.Ba
     if strange is not None:
         raise TypeError(f"{caller}() takes variables, but received {texts.name_kind(strange)}. Make it a DVariable.")
     if not found:
-        raise ValueError(f"{caller}() received no variables. Name those that the function reads or assigns.")
+        raise ValueError(f"{caller}() received no variables. Pass the variables that the function reads or assigns.")
     return contract.get_backend(variables[0].layout.mesh.framework)

@@ -62,7 +62,7 @@ def look(found: endpoint.Found, timeout_s: float) -> Session:
     except (TimeoutError, LookupError) as error:
         session["problem"] = str(error)
     except OSError as error:
-        session["problem"] = f"the driver (pid {found.driver_pid}) may not be looked into ({error.strerror})"
+        session["problem"] = f"the driver (pid {found.driver_pid}) may not be read ({error.strerror})"
     session["processes"] = list(_list_processes(found))
     return session
 

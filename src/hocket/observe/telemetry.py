@@ -82,7 +82,7 @@ class SpanExporter:
             RuntimeError: The exporter has begun before.
         """
         if self._thread is not None:
-            raise RuntimeError("This exporter reads already. Make another one for another session.")
+            raise RuntimeError("This exporter was started before. Make another one for another session.")
         if not isinstance(session.get_open_engine(), driver.DriverEngine):
             raise LookupError(
                 "This session writes no events that can be read from here: use SpanExporter in the driver of a session "
@@ -103,8 +103,8 @@ class SpanExporter:
         self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive():
             warnings.warn(
-                f"A span processor of OpenTelemetry has not returned for {CLOSE_SECONDS:.0f} s: what has not been "
-                "exported is not waited for any longer.",
+                f"A span processor of OpenTelemetry has not returned for {CLOSE_SECONDS:.0f} s. Spans that are not "
+                "exported yet are no longer waited for.",
                 stacklevel=2,
             )
 
@@ -137,8 +137,8 @@ class SpanExporter:
                 self.refused += 1
                 if self.refused == 1:
                     warnings.warn(
-                        f"A span processor of OpenTelemetry has raised {texts.describe(error, 500)}; the others go on, "
-                        "and SpanExporter.refused counts such spans.",
+                        f"A span processor of OpenTelemetry has raised {texts.describe(error, 500)}. Other spans are "
+                        "still exported, and SpanExporter.refused counts the failures.",
                         stacklevel=2,
                     )
 

@@ -75,7 +75,7 @@ class Watch:
             return None
         probe = stack_questions.find_probe(pid)
         if probe is None:
-            return "This process cannot be asked."
+            return "The stack of this process cannot be read."
         found = "" if descendants.is_stopped(pid) else stack_questions.fetch(pid, probe).strip()
         if found:
             return frames.trim(found)

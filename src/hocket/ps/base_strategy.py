@@ -210,9 +210,9 @@ def _build(gradient: object, target: object, scale: float) -> dict[int, list[rec
     if isinstance(target, embedding.Embedding):
         if not isinstance(gradient, embedding.IndexedSlices):
             raise TypeError(
-                f"The gradient of the table `{target.name}` is IndexedSlices(values, ids), but received "
-                f"{type(gradient).__name__}. A table's gradient names its rows. Write ps.IndexedSlices(values, ids), "
-                "or found.gradient(values) of what `found = table.pull(ids)` returned."
+                f"The gradient of the table `{target.name}` must be IndexedSlices(values, ids), which name its rows, "
+                f"but received {type(gradient).__name__}. Write ps.IndexedSlices(values, ids), or "
+                "found.gradient(values) after found = table.pull(ids)."
             )
         return target.build_operations(gradient, scale)
     if not isinstance(target, variable.BaseVariable):
@@ -240,7 +240,7 @@ def _check_variables(given: object) -> list[variable.BaseVariable]:
             raise TypeError(f"pull takes variables, but received the table `{one.name}`. Write {one.name}.pull(ids).")
         if not isinstance(one, variable.BaseVariable):
             raise TypeError(
-                f"pull takes variables, but received {texts.safe_repr(one)}. Pass what ps.Variable(...) made."
+                f"pull takes variables, but received {texts.safe_repr(one)}. Pass variables that ps.Variable(...) made."
             )
         found.append(one)
     return found

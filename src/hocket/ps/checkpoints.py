@@ -76,7 +76,7 @@ def _locate(path: str | os.PathLike[str]) -> str | os.PathLike[str] | places.Pla
 def _save(address: links.Address, made: list[records.VariableRecord], target: Path, extra: Mapping[str, object]) -> str:
     place = atomic_folders.AtomicFolder(target)
     if place.find().exists() and not (place.find() / MANIFEST).is_file():
-        raise FileExistsError(f"{target} exists, and is no checkpoint. Choose a path that does not exist.")
+        raise FileExistsError(f"{target} exists, and is not a checkpoint. Choose a path that does not exist.")
     link = links.open_link(address)
     with snapshots.open_gate(address).held() as version:
         states = {one.name: [link.stores[part.server].export(part.number) for part in one.parts] for one in made}
@@ -114,11 +114,11 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(local_files.read_text(file))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise FileNotFoundError(f"{path} is no checkpoint of variables: it has no {MANIFEST}.") from error
+        raise FileNotFoundError(f"{path} is not a checkpoint of variables: it has no {MANIFEST}.") from error
     except (ValueError, RecursionError, OSError) as error:  # also bytes that are not UTF-8, and no file
-        raise _build_damage(file, f"it is no JSON ({error})") from error
+        raise _build_damage(file, f"it is not JSON ({error})") from error
     if not _is_manifest(found):
-        raise _build_damage(file, "it is no manifest of variables")
+        raise _build_damage(file, "it is not a manifest of variables")
     return found
 
 
@@ -279,7 +279,7 @@ def _load_array(file: Path) -> Array:
     try:
         found: Array = np.load(file, allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise _build_damage(file, f"it is no array ({error})") from error
+        raise _build_damage(file, f"it is not an array ({error})") from error
     return found
 
 
@@ -303,9 +303,9 @@ def _check(made: list[records.VariableRecord], kept: Mapping[str, Any], path: ob
     here = {one.name for one in made}
     missing, unknown = sorted(here - set(kept)), sorted(set(kept) - here)
     if strict and (missing or unknown):
-        faults = [f"{path} lacks {missing}"] * bool(missing) + [f"{path} has {unknown}, which are not here"] * bool(
-            unknown
-        )
+        faults = [f"{path} lacks {missing}"] * bool(missing) + [
+            f"{path} has {unknown}, which this strategy lacks"
+        ] * bool(unknown)
         raise errors.CheckpointMismatchError(
             f"{', and '.join(faults)}. Make the same variables, under the same names, or write strict=False to restore "
             "those that both have."
@@ -319,7 +319,7 @@ def _check(made: list[records.VariableRecord], kept: Mapping[str, Any], path: ob
         if there["is_table"] != one.is_table or shape_there != shape_here or there["dtype"] != one.dtype:
             raise errors.CheckpointMismatchError(
                 f"`{one.name}` is {one.dtype}{shape_here} here, but {there['dtype']}{shape_there} in {path}. Make it "
-                "as it was, or give it another name and write strict=False."
+                "as it is in the checkpoint, or give it another name and write strict=False."
             )
         slots = list(one.parts[0].slots)
         if there["slots"] != slots:
@@ -362,7 +362,7 @@ def _build_initializer(kept: Mapping[str, Any]) -> Any:
     try:
         return by_name[kind](**settings) if kind in by_name else _UnknownInitializer(kind)
     except (TypeError, ValueError, OverflowError) as error:
-        raise errors.CheckpointDamagedError(f"An initializer in {MANIFEST} cannot be: {error}.") from error
+        raise errors.CheckpointDamagedError(f"An initializer in {MANIFEST} is invalid: {error}.") from error
 
 
 @final
@@ -374,9 +374,9 @@ class _UnknownInitializer(initializers.Initializer):
 
     def fill(self, ids: Array, out: Array) -> None:
         raise errors.CheckpointMismatchError(
-            f"The checkpoint has no row for the id {ids[0]}, and what such rows begin with is computed by "
-            f"{self.kind!r}, which is not saved with it. Look up what is in the table's `ids`, or restore the "
-            "checkpoint into a strategy that makes the table with this initializer."
+            f"The checkpoint has no row for the id {ids[0]}, and it does not hold {self.kind!r}, the initializer that "
+            "computes new rows. Look up only ids that are in the table's `ids`, or restore the checkpoint into a "
+            "strategy that makes the table with this initializer."
         )
 
 

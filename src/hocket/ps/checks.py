@@ -85,12 +85,12 @@ def fit_into(name: str, value: object, dtype: np.dtype[Any]) -> np.ndarray[Any, 
     are_whole = given.dtype.kind in "iu" and dtype.kind in "iu"
     if not are_whole and not np.can_cast(given.dtype, dtype, "same_kind"):
         raise TypeError(
-            f"`{name}` holds {dtype}, which {given.dtype} does not fit into. Convert it: value.astype({str(dtype)!r})."
+            f"`{name}` holds {dtype}, but received {given.dtype}, which cannot be converted safely. Write "
+            f"value.astype({str(dtype)!r})."
         )
     found = given.astype(dtype, copy=False)
     if are_whole and not np.can_cast(given.dtype, dtype) and not np.array_equal(found, given):
         raise OverflowError(
-            f"`{name}` holds {dtype}, which has no room for {given[found != given].flat[0]}. Make it with a larger "
-            "dtype."
+            f"`{name}` holds {dtype}, which cannot hold {given[found != given].flat[0]}. Make it with a larger dtype."
         )
     return found

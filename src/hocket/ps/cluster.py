@@ -109,7 +109,7 @@ class Cluster:
             jobs = counts
         elif any(counts.values()):
             raise ValueError(
-                f"A cluster comes from a dict or from numbers, but received both: {jobs!r} and {counts!r}. Put the "
+                f"Cluster takes a dict or numbers of tasks, but received both: {jobs!r} and {counts!r}. Put the "
                 "numbers into the dict."
             )
         parsed = _parse_jobs(jobs)
@@ -151,7 +151,9 @@ class Cluster:
         try:
             config = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ValueError(f"TF_CONFIG must be JSON, but {error}: {text!r}. Write it like this: {example}") from error
+            raise ValueError(
+                f"TF_CONFIG must be JSON, but received {text!r} ({error}). Write it like this: {example}"
+            ) from error
         if not isinstance(config, dict):
             raise ValueError(f"TF_CONFIG must be a JSON object, but received {text!r}. Write it like this: {example}")
         jobs, task = config.get("cluster") or {}, config.get("task") or {}
@@ -210,7 +212,7 @@ class Cluster:
         tasks = self._find(role)
         if index not in tasks:
             raise ValueError(
-                f"There is no {_parse_role(role)} {index!r} in this cluster. Take one of its indices: "
+                f"There is no {_parse_role(role)} {index!r} in this cluster. Use one of its indices: "
                 f"{', '.join(map(str, tasks))}."
             )
         return tasks[index]
@@ -253,8 +255,8 @@ class Cluster:
         missing = [role for role, tasks in self._tasks.items() if None in tasks.values()]
         if missing:
             raise ValueError(
-                f"TF_CONFIG has addresses, and the tasks of {', '.join(missing)} have none in {self!r}. Make the "
-                "cluster from a dict of addresses."
+                f"TF_CONFIG needs the address of each task, but the tasks of {', '.join(missing)} have none in "
+                f"{self!r}. Make the cluster from a dict of addresses."
             )
         jobs = {_foreign(role): tasks for role, tasks in self.as_dict().items()}
         return json.dumps({"cluster": jobs, "task": {"type": _foreign(task.role), "index": task.index}})
@@ -289,8 +291,8 @@ class Cluster:
         if task.index not in tasks:
             there = f"indices {', '.join(map(str, tasks))}" if tasks else "none"
             raise ValueError(
-                f"The task must be one of the cluster's, but received {task.role} {task.index}, and of that role "
-                f"there are {there} in {self!r}. Correct the index, or name the task in the cluster."
+                f"The task must be one of the cluster's tasks, but received {task.role} {task.index}. {self!r} has "
+                f"{there} of that role. Correct the index, or add the task to the cluster."
             )
 
     def __bool__(self) -> bool:
@@ -433,8 +435,8 @@ def _parse_address(role: str, address: object) -> str:
     if isinstance(address, str) and address:
         return address
     raise ValueError(
-        f"The address of a {role} must be a string, but received {address!r}. Write 'host:port', or give their number "
-        "alone."
+        f"The address of a {role} must be a string, but received {address!r}. Write 'host:port', or give only the "
+        "number of tasks."
     )
 
 

@@ -64,7 +64,7 @@ class Coordinator:
         found = known() if known is not None else None
         if found is not None and settings:
             raise ValueError(
-                f"This strategy has a coordinator already; it cannot be given {sorted(settings)} any more. Close it "
+                f"This strategy already has a coordinator, so {sorted(settings)} cannot be set any more. Close it "
                 "first: coordinator.close()."
             )
         return found if found is not None else super().__new__(cls)
@@ -108,8 +108,8 @@ class Coordinator:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "A Coordinator stays in the process that made it. A closure has no use for it: give it what it needs as "
-            "arguments, and let it return what shall be scheduled next."
+            "A Coordinator stays in the process that made it, and a closure cannot use it. Pass the closure values as "
+            "arguments, and let it return what to schedule next."
         )
 
     # -- closures --
@@ -260,13 +260,14 @@ class Coordinator:
         """
         if self._scheduler.inputs.has_begun:
             raise RuntimeError(
-                "restore must come before iter(dataset): a dataset that was begun cannot be moved. Call it first."
+                "restore was called after iter(dataset), and a dataset cannot be moved once it has begun. Call "
+                "restore first."
             )
         kept = self.strategy.restore(path, strict=strict)
         if "coordinator" not in kept:
             raise errors.CheckpointMismatchError(
-                f"{path} was written by strategy.save, and does not know where datasets are. Use "
-                "strategy.restore(path), or write checkpoints with coordinator.save."
+                f"{path} was written by strategy.save, and has no positions of datasets. Use strategy.restore(path), "
+                "or write checkpoints with coordinator.save."
             )
         self._scheduler.restore(kept["coordinator"])
         self._joined = self._scheduler.finished
@@ -290,8 +291,8 @@ class Coordinator:
         most = gate.MAX_WORKERS - 1  # the last number holds the tickets of synchronous steps
         if self._scheduler.num_workers + count > most:
             raise ValueError(
-                f"A strategy can have {most} workers in its time, {self._scheduler.num_workers} were there, and "
-                f"{count} more were asked for. Start fewer."
+                f"A strategy can have {most} workers in all, and has had {self._scheduler.num_workers}, but received "
+                f"count={count}. Start fewer."
             )
         return [self._workers.add() for _ in range(count)]
 
@@ -354,17 +355,16 @@ def _build_dataset(
         items, count = api.put(dataset), len(dataset)
         return streams.PerWorkerDataset(lambda: queue.inputs.begin_deal(items, count, dealer))
     raise TypeError(
-        "A per-worker dataset is made of a function that returns something to iterate over, or of a sequence, "
-        f"but received {type(dataset).__name__}. An iterator cannot be shared; write lambda context: ..., which "
-        "each worker calls."
+        "A per-worker dataset must be a function that returns something to iterate over, or a sequence, but received "
+        f"{type(dataset).__name__}. An iterator cannot be shared; write lambda context: ..., which each worker calls."
     )
 
 
 def _refuse_in_closure(method: str) -> None:
     if closure_context.get_optional_context() is not None:
         raise RuntimeError(
-            f"Coordinator.{method} was called in a closure, which would wait for itself. Schedule from the "
-            "coordinator's process: return what shall be done next."
+            f"Coordinator.{method} was called in a closure, which would wait for itself. Call it in the coordinator's "
+            "process: let the closure return what to do next."
         )
 
 

@@ -92,8 +92,8 @@ class Lookup:
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         """Raise a TypeError that recommends `expand`: a lookup is no array, and has each row once."""
         raise TypeError(
-            "What pull() returns has each row once, and is no array. Write .expand(), which has a row for each id that "
-            "was asked for, or .rows."
+            "The result of pull() has each row once, and is not an array. Write .expand(), which has a row for each "
+            "requested id, or .rows."
         )
 
     __array_ufunc__ = None  # an array on the left then defers to this class
@@ -128,8 +128,8 @@ class Lookup:
         given = np.asarray(values)
         if given.ndim < 1 or given.shape[:-1] != self.places.shape:
             raise ValueError(
-                f"A gradient of this lookup has the shape {(*self.places.shape, 'dim')}, a row for each id asked for, "
-                f"but received {given.shape}."
+                f"A gradient of this lookup must have the shape {(*self.places.shape, 'dim')}, a row for each "
+                f"requested id, but received {given.shape}."
             )
         return IndexedSlices(self._grouping.sum_rows(given, self.rows.dtype), self.ids)
 
@@ -187,7 +187,7 @@ class Embedding(handles.Handle):
             TypeError: Always.
         """
         raise TypeError(
-            f"The table `{self.name}` is not indexed, because its rows are on the servers. Write "
+            f"The table `{self.name}` cannot be indexed, because its rows are on the servers. Write "
             f"{self.name}.lookup({ids!r:.60}), or {self.name}.pull(...).expand()."
         )
 
@@ -257,11 +257,11 @@ class Embedding(handles.Handle):
         """
         if self.rows is not None:
             raise ValueError(
-                f"`{self.name}` has {self.rows} rows, each in its place. Only ps.Embedding(None, {self.dim}, "
-                "capacity=...) gives rows up."
+                f"`{self.name}` has {self.rows} rows in fixed places, so it cannot give any up. Write "
+                f"ps.Embedding(None, {self.dim}, capacity=...) for a table that can."
             )
         checks.require_count(
-            "idle_updates", idle_updates, "Write 1000 for what the last thousand have not touched.", least=0
+            "idle_updates", idle_updates, "Write 1000 for rows that the last 1000 updates did not touch.", least=0
         )
         link = links.open_link(self._address)
         return sum(link.stores[part.server].evict(part.number, idle_updates) for part in self._parts)
@@ -299,7 +299,8 @@ class Embedding(handles.Handle):
             values = again
         if values.shape[-1] != self.dim:
             raise ValueError(
-                f"A gradient of `{self.name}` has rows of {values.shape[-1]}, but the table's have {self.dim}."
+                f"A gradient of `{self.name}` must have rows of length {self.dim}, but received rows of length "
+                f"{values.shape[-1]}."
             )
         values = checks.fit_into(self.name, values, self.dtype)
         return self._build("rows_gradient", ids.astype(np.int64, copy=False), values, scale)
@@ -311,7 +312,7 @@ class Embedding(handles.Handle):
         shape = asked.shape if given.ndim > 2 else which.shape  # one row for each id, in the shape of `lookup`
         rows = np.broadcast_to(given, (*shape, self.dim)).reshape(len(which), self.dim)
         if len(np.unique(which)) < len(which):
-            raise ValueError(f"An id of `{self.name}` is named twice. Name each once.")
+            raise ValueError(f"An id of `{self.name}` is given twice. Give each id once.")
         link, here = links.open_link(self._address), closure_context.get_optional_context()
         for server, operations in self._build(kind, which, rows).items():
             link.update(here, server, operations)

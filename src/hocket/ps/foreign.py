@@ -21,9 +21,8 @@ from typing import Any, NoReturn
 _KERAS = ("keras.", "tf_keras.")
 
 _REMEDY = (
-    "Train it with KerasTrainer, TorchTrainer or JaxTrainer and strategy=ParameterServer(...), which puts its "
-    "weights on servers; or make the numbers that the servers are to hold with ps.Variable(...), and the model in "
-    "the closure."
+    "Train it with KerasTrainer, TorchTrainer or JaxTrainer and strategy=ParameterServer(...), which puts its weights "
+    "on servers; or make ps.Variable(...) for the numbers that servers hold, and make the model in the closure."
 )
 
 
@@ -52,7 +51,8 @@ def _build_creator(tensorflow: Any, make: Callable[..., object]) -> Callable[...
         value = tensorflow.convert_to_tensor(initial() if callable(initial) else initial, dtype=dtype)
         if shape is not None and not tensorflow.TensorShape(shape).is_compatible_with(value.shape):
             raise ValueError(
-                f"tf.Variable(shape={shape!r}) does not fit its initial value, which has {tuple(value.shape)}."
+                f"tf.Variable(shape={shape!r}) does not fit its initial value, which has the shape "
+                f"{tuple(value.shape)}."
             )
         return make(value.numpy(), name=name, dtype=value.dtype.as_numpy_dtype)
 
@@ -139,9 +139,9 @@ def _flatten(value: object) -> Iterator[object]:
 
 def _refuse(closure: str, name: str, value: object) -> NoReturn:
     raise TypeError(
-        f"The closure {closure} takes along `{name}`, a {type(value).__module__.partition('.')[0]} "
-        f"{type(value).__name__}. Each worker would change a copy of its own, and none would be on the servers. Make "
-        "variables under strategy.scope(), with ps.Variable(...) or tf.Variable(...). A model: "
+        f"The closure {closure} captures `{name}`, a {type(value).__module__.partition('.')[0]} "
+        f"{type(value).__name__}. Each worker would change its own copy, and none would be on the servers. Make "
+        "variables under strategy.scope(), with ps.Variable(...) or tf.Variable(...). For a model: "
         f"{_REMEDY[0].lower()}{_REMEDY[1:]}"
     )
 
@@ -150,8 +150,8 @@ def _refuse(closure: str, name: str, value: object) -> NoReturn:
 
 
 _OFF_THE_GRAPH = (
-    "once, while it records the graph, and not in each call. Take @tf.function off the closure, "
-    "and put it on the part that only computes: read before, pass values in, and push what it returns."
+    "once, while it records the graph, and not in each call. Take @tf.function off the closure, and put it on the "
+    "part that only computes: read the variables before, pass in their values, and push the results."
 )
 
 

@@ -239,8 +239,8 @@ def _ask(method: object, name: str, *args: object, out: Array | None = None) -> 
         found = remote.ask(method, name, *args)
     except (exceptions.ActorError, exceptions.ActorUnschedulableError) as error:
         raise errors.ServerLostError(
-            f"A server is gone, and the variables that it held: {error} A server that is only killed comes back by "
-            "itself; this one's machine is lost, or the strategy was closed. Make a new ParameterServerStrategy and "
+            f"A server is lost, with the variables that it held: {error} A server that was only killed is restarted; "
+            "this server's machine is lost, or the strategy was closed. Make a new ParameterServerStrategy and "
             "restore a checkpoint."
         ) from error
     if out is None:

@@ -49,8 +49,7 @@ class Partitioner(abc.ABC):
             [2, 1]
         """
         lengths = [
-            checks.require_count("each length in shape", n, "Give the shape that the variable has.", least=0)
-            for n in shape
+            checks.require_count("each length in shape", n, "Give the variable's shape.", least=0) for n in shape
         ]
         if not 0 <= axis < len(lengths):
             raise ValueError(

@@ -130,7 +130,7 @@ class Placer:
         if traffic is not None and len(traffic) != len(sizes):
             raise ValueError(
                 f"traffic must have a number for each of the {len(sizes)} shards, but received {traffic!r}. Leave it "
-                "out if it is all of them."
+                "out if a step moves whole shards."
             )
         wanted = [_check(nbytes, traffic[at] if traffic is not None else None) for at, nbytes in enumerate(sizes)]
         chosen = [0] * len(wanted)
@@ -153,7 +153,7 @@ class Placer:
         server = self._require_server(server)
         if not self._placed[server] or nbytes > self._bytes[server]:
             raise ValueError(
-                f"server {server} holds {self._placed[server]} variables of {self._bytes[server]} bytes together, and "
+                f"server {server} holds {self._placed[server]} variables of {self._bytes[server]} bytes together, so "
                 f"{nbytes} bytes cannot be released. Release each variable once, with the size that it was placed "
                 "with."
             )

@@ -204,8 +204,8 @@ class Registry:
         known = self._made.get(name) if name is not None else None
         if known is not None and not exist_ok:
             raise ValueError(
-                f"There is a variable named {name!r} already. Choose another name, leave it out, or write "
-                "exist_ok=True for the one that is there."
+                f"A variable named {name!r} already exists. Choose another name, leave the name out, or write "
+                "exist_ok=True to get that variable."
             )
         return known
 
@@ -401,8 +401,7 @@ def _check_same(known: records.VariableRecord, is_same: bool, asked: str) -> rec
             else f"{known.dtype}{list(known.shape)}"
         )
         raise ValueError(
-            f"There is a variable `{known.name}` already, but it is {there}, and {asked} was asked for. Choose "
-            "another name."
+            f"The variable `{known.name}` already exists as {there}, but received {asked}. Choose another name."
         )
     return known
 
@@ -423,7 +422,7 @@ def _describe(
     if kind.kind not in "fiub":
         raise TypeError(f"A variable holds numbers, but received {kind}.")
     if shape is not None and tuple(shape) != array.shape:
-        raise ValueError(f"The value has the shape {array.shape}, but shape={tuple(shape)} was given. Leave it out.")
+        raise ValueError(f"The value has the shape {array.shape}, but received shape={tuple(shape)}. Leave shape out.")
     return array.shape, str(kind)
 
 
@@ -438,7 +437,7 @@ def _make_initial(
     else:
         value = np.asarray(given(piece))
     if value.shape != piece:
-        raise ValueError(f"The function was asked for the shape {piece}, but returned {value.shape}.")
+        raise ValueError(f"The function must return a value of the shape {piece}, but returned {value.shape}.")
     with np.errstate(all="ignore"):  # numbers that do not fit are refused below
         found = value.astype(kind, copy=False)
     is_kept = found.dtype.kind != "f" and np.array_equal(found, value)  # np.ones gives floats for integers
@@ -455,18 +454,20 @@ def _check_table(rows_count: int | None, dim: int, settings: TableSettings) -> N
     capacity = settings.capacity
     if rows_count is not None and rows_count < 1:
         raise ValueError(
-            f"A table has 1 row or more, but received {rows_count!r}. For ids of any size write ps.Embedding(None, "
-            "dim, capacity=...)."
+            f"A table must have 1 row or more, but received {rows_count!r}. For ids of any size write "
+            "ps.Embedding(None, dim, capacity=...)."
         )
     if dim < 1:
         raise ValueError(f"dim must be 1 or more, but received {dim!r}.")
     if rows_count is None and (capacity is None or capacity < 1):
         raise ValueError(
-            f"ps.Embedding(None, {dim}) takes any id, and must be told how many there is room for: capacity=1_000_000."
+            f"ps.Embedding(None, {dim}) takes any id, so capacity must be the number of ids to hold, 1 or more, but "
+            f"received {capacity!r}. Write capacity=1_000_000."
         )
     if rows_count is not None and (capacity is not None or settings.eviction is not None):
         raise ValueError(
-            f"capacity and eviction are for ps.Embedding(None, {dim}, ...): with {rows_count} rows each has its place."
+            f"capacity and eviction are only for ps.Embedding(None, {dim}, ...), but this table has {rows_count} rows "
+            "in fixed places. Leave them out."
         )
 
 

@@ -30,7 +30,7 @@ class RemoteProxy:
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__") or name not in self._askable:
-            raise AttributeError(f"{self._cls.__name__}.{name} cannot be asked for from another process.")
+            raise AttributeError(f"{self._cls.__name__}.{name} is not available to other processes.")
         if isinstance(getattr(self._cls, name), property):
             return self._ask(name)
         return functools.partial(self._ask, name)
@@ -55,7 +55,7 @@ def build_actor_proxy(cls: type[T], askable: AbstractSet[str], handle: actor.Act
 def answer(target: object, askable: AbstractSet[str], name: str, args: tuple[Any, ...]) -> object:
     """Answer a proxy's call. The actor calls this function."""
     if name not in askable:
-        raise AttributeError(f"Another process may not ask for {name!r} of {type(target).__name__}.")
+        raise AttributeError(f"{type(target).__name__}.{name} is not available to other processes.")
     found = getattr(target, name)
     return found(*args) if callable(found) else found
 

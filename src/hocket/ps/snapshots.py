@@ -100,7 +100,7 @@ class Snapshot:
             KeyError: The snapshot has no such variable.
         """
         if name not in self._values:
-            raise KeyError(f"There is no variable {name!r} in the snapshot; there are {sorted(self._values)}.")
+            raise KeyError(f"There is no variable {name!r} in the snapshot; its variables are {sorted(self._values)}.")
         return self._values[name]
 
     def __iter__(self) -> Any:
@@ -168,7 +168,7 @@ def open_gate(address: links.Address) -> gate.Gate:
     if not memory.is_reachable(address.gate):
         raise OSError(
             "Snapshots and checkpoints are taken on the machine of the first server, which keeps the gate, but this "
-            "process is on another. Take it in the driver."
+            "process is on another. Take them in the driver."
         )
     return gate.Gate(address.gate, _HOLD_SECONDS)
 

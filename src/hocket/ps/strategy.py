@@ -292,7 +292,10 @@ def _check_settings(optimizer: object, max_staleness: object, bad_gradients: str
 
 def _check_rounds(num_workers: int, synchronous: bool, backup_workers: int, max_staleness: int | None) -> None:
     if backup_workers and not synchronous:
-        raise ValueError(f"backup_workers={backup_workers!r} is for synchronous=True: other pushes wait for nobody.")
+        raise ValueError(
+            f"backup_workers={backup_workers!r} is only for synchronous=True: asynchronous pushes wait for no other "
+            "worker. Leave it out."
+        )
     if synchronous and max_staleness is not None:
         raise ValueError(
             f"synchronous=True has no staleness, but received max_staleness={max_staleness!r}, too. Leave one of them "

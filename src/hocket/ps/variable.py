@@ -74,7 +74,7 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
         for out in kwargs.get("out") or ():
             if isinstance(out, BaseVariable):
                 raise TypeError(
-                    f"`{out.name}` is a variable on a server, which an operation in place does not reach: `{out.name} "
+                    f"`{out.name}` is a variable on a server, and an operation in place cannot change it: `{out.name} "
                     f"+= ...` would make an array of it. Write {out.name}.assign_add(...), assign_sub(...) or "
                     "assign(...)."
                 )
@@ -88,7 +88,7 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
 
     def __setitem__(self, index: object, value: object) -> NoReturn:
         raise TypeError(
-            f"`{self.name}` is a variable on a server, and is not assigned to by parts. Use "
+            f"`{self.name}` is a variable on a server, and cannot be assigned in parts. Use "
             f"{self.name}.scatter_update(rows, values), or assign(value) for the whole."
         )
 
@@ -196,8 +196,8 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
         wanted = (*ids.shape, *self.shape[1:])
         if given.shape != wanted:
             raise ValueError(
-                f"The gradient of {ids.size} rows of `{self.name}` has values of the shape {given.shape}, but they "
-                f"need {wanted}: a row for each index."
+                f"The gradient of {ids.size} rows of `{self.name}` must have the shape {wanted}, a row for each "
+                f"index, but received {given.shape}."
             )
         whole = np.zeros(self.shape, self.dtype)
         with np.errstate(over="ignore", invalid="ignore"):  # the push looks for NaN and infinity later
@@ -274,7 +274,7 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
     def _check_ids(self, indices: object) -> Array:
         ids = checks.read_ids(indices)
         if ids.dtype.kind not in "iu":
-            raise TypeError(f"Rows of `{self.name}` are named by whole numbers, but received {ids.dtype}.")
+            raise TypeError(f"Row numbers of `{self.name}` must be whole numbers, but received {ids.dtype}.")
         if not self.shape:
             raise ValueError(f"`{self.name}` is one number, and has no rows. Use assign, assign_add or assign_sub.")
         if ids.size and (ids.min() < 0 or ids.max() >= self.shape[0]):

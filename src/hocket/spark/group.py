@@ -58,10 +58,9 @@ class SparkGroup(worker_group.WorkerGroup):
                 index, event = self._hub.events.get(timeout=left)
             except queue.Empty:
                 raise errors.TrainingFailedError(
-                    f"Of {self._size} tasks of the barrier stage {len(found)} have called the driver at "
-                    f"{self._hub.address[0]}:{self._hub.address[1]}, and the others have not after "
-                    f"{worker_group.START_SECONDS:.0f} s. Check that all of Spark's machines reach that address, which "
-                    "is spark.driver.host."
+                    f"Only {len(found)} of the {self._size} tasks of the barrier stage have connected to the driver at "
+                    f"{self._hub.address[0]}:{self._hub.address[1]} after {worker_group.START_SECONDS:.0f} s. Check "
+                    "that all of Spark's machines reach that address, which is spark.driver.host."
                 ) from None
             if isinstance(event, messages.Hello):
                 found[index] = event.introduction
@@ -109,9 +108,9 @@ class SparkGroup(worker_group.WorkerGroup):
     def start_exchange(self, size: int) -> Any:
         """Raise: in Spark, ranks on several machines have no exchange of arrays."""
         raise errors.TrainingFailedError(
-            f"The ranks are on {size} machines ({', '.join(sorted(set(self.list_addresses())))}), and Hocket's "
-            "collectives on numpy arrays join those of one machine only where Spark runs them. Use TorchTrainer, "
-            "whose ranks meet over gloo or NCCL, or fewer workers than a machine has slots for."
+            f"The ranks run on {size} machines ({', '.join(sorted(set(self.list_addresses())))}), but in Spark "
+            "Hocket's collectives on numpy arrays work only between ranks of one machine. Use TorchTrainer, whose "
+            "ranks communicate over gloo or NCCL, or no more workers than a machine has slots for."
         )
 
     def shutdown(self) -> None:
@@ -173,7 +172,9 @@ class SparkGroup(worker_group.WorkerGroup):
                 if any(word in str(error) for word in _ENDS):
                     raise
                 where = self.places[rank].node_id if self.places else "?"
-                text = f"The rank is dead: its process on {where}, or the machine, is gone without a word. {error}"
+                text = (
+                    f"The rank is dead: its process on {where}, or that machine, ended and reported no cause. {error}"
+                )
                 return exceptions.ActorDiedError(text.strip())
             if other == rank and isinstance(found, messages.Died):
                 event = found
@@ -190,4 +191,4 @@ class SparkGroup(worker_group.WorkerGroup):
 def explain_job(event: hubs.JobEnded) -> errors.TrainingFailedError:
     """Return the error of a run after Spark ended its job."""
     told = str(event.error).partition("\n\tat ")[0].strip()  # Java's frames follow
-    return errors.TrainingFailedError(f"Spark has ended the barrier stage before the ranks were done: {told[-3000:]}")
+    return errors.TrainingFailedError(f"Spark ended the barrier stage before the ranks were done: {told[-3000:]}")

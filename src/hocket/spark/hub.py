@@ -142,7 +142,7 @@ class Hub:
             pass
         except Exception as error:  # noqa: BLE001 (such as what a rank returns, of a class that is not here)
             if index is not None:
-                failure = messages.describe_failure(error, "reading what a rank has sent", (__file__,))
+                failure = messages.describe_failure(error, "reading a rank's message", (__file__,))
                 self.events.put((index, messages.Failed(failure)))
         finally:
             if index is not None:

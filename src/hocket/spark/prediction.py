@@ -84,7 +84,9 @@ def predict(
     )
     frame = access.check_frame(CALLER, df)
     if not frame.columns:
-        raise ValueError(f"{CALLER}: the data frame has no columns, and Spark hands on no rows then. Select one.")
+        raise ValueError(
+            f"{CALLER}: the data frame has no columns, so Spark passes no rows on. Select at least one column."
+        )
     wanted = frame.sparkSession.createDataFrame([], schema).schema
     twice = sorted({name for name in wanted.names if wanted.names.count(name) > 1})
     if twice:
@@ -127,7 +129,7 @@ class _Prediction:
         if set(made.columns) != set(self.schema.names):
             raise ValueError(
                 f"{self.op_name} returned the columns {list(made.columns)}, but the schema has {self.schema.names}. "
-                "Name in schema= what it returns, no more and no less."
+                "Name exactly the returned columns in schema=."
             )
         columns = []
         for wanted in self.schema:
@@ -136,8 +138,8 @@ class _Prediction:
                 columns.append(_cast(wanted.name, column, wanted.type))
             except pa.ArrowException as error:
                 raise ValueError(
-                    f"{self.op_name} returned {data_columns.describe(column)} in the column {wanted.name!r}, and not "
-                    f"all values are {wanted.type}, as the schema says: {error}. Name another type in schema=."
+                    f"{self.op_name} returned {data_columns.describe(column)} in the column {wanted.name!r}, but not "
+                    f"all of its values fit the schema's type {wanted.type}: {error}. Name another type in schema=."
                 ) from error
         return pa.table(columns, schema=self.schema)
 
@@ -154,7 +156,8 @@ def _cast(name: str, column: Any, wanted: object) -> object:
         values = kinds.strip(pa.chunked_array([arrow.build_array(name, column)]))
         is_cut = pa.types.is_decimal(wanted) and pa.types.is_floating(values.type)
         if is_cut or (pa.types.is_boolean(wanted) and not pa.types.is_boolean(values.type)):
-            raise pa.ArrowInvalid(f"{values.type} would be {'cut' if is_cut else 'true or false'}")  # Arrow casts
+            # Arrow would cast without an error.
+            raise pa.ArrowInvalid(f"{values.type} would be {'truncated' if is_cut else 'read as true or false'}")
         return values.cast(wanted)
     values = column.to_pylist() if isinstance(column, pa.Array) else list(column)
     is_struct = isinstance(column, pa.Array) and pa.types.is_struct(column.type)  # each dict has the keys of all

@@ -58,7 +58,7 @@ def take_part(address: tuple[str, int], key: bytes, partition: Iterator[object])
         yield index
         return
     if code == _HUNG_UP:
-        raise RuntimeError("The driver has ended this rank, because another one failed, or the run was over.")
+        raise RuntimeError("The driver ended this rank because another rank failed or the run was over.")
     if not text:
         death = exceptions.Death(
             pid=child,

@@ -68,8 +68,8 @@ def _find_context(spark: object) -> object:
     session = access.check_session(CALLER, found)
     if access.is_connected(session):
         raise ValueError(
-            f"{CALLER} needs Spark's own session, but received one over Spark Connect, which has no barrier stages of "
-            "Python functions. Run the program as Spark's driver, with spark-submit."
+            f"{CALLER} needs a session in Spark's driver, but received a Spark Connect session, which cannot run "
+            "barrier stages of Python functions. Run the program as Spark's driver, with spark-submit."
         )
     return session.sparkContext
 
@@ -83,9 +83,9 @@ def _choose_size(spark_context: Any, scaling: configs.ScalingConfig) -> int:
         )
     if slots < scaling.min_workers:
         raise exceptions.InfeasibleResourcesError(
-            f"{CALLER}: num_workers={scaling.num_workers} needs as many slots for tasks at once, but Spark "
-            f"(master {spark_context.master}) has {slots}. Use fewer workers, give Spark more cores or executors, or "
-            "lower spark.task.cpus."
+            f"{CALLER}: num_workers={scaling.num_workers} needs one task slot for each worker at the same time, but "
+            f"Spark (master {spark_context.master}) has {slots}. Use fewer workers, give Spark more cores or "
+            "executors, or lower spark.task.cpus."
         )
     return min(slots, scaling.max_workers)
 
@@ -102,8 +102,8 @@ def _check(
     if getattr(strategy, "hosted_by", "") or config.list_roles(scaling):
         what = type(strategy).__name__ if strategy is not None else type(config).__name__
         raise ValueError(
-            f"{CALLER}: {what} needs other processes beside the ranks, and a barrier stage has ranks only. Use another "
-            "strategy, such as AllReduce() or LocalSGD(8), or call fit() in a session of Hocket's."
+            f"{CALLER}: {what} needs other processes besides the ranks, but a barrier stage has only ranks. Use "
+            "another strategy, such as AllReduce() or LocalSGD(8), or call fit() in a Hocket session."
         )
 
 
@@ -144,7 +144,7 @@ def _pickle_work(run: training_run.Run) -> bytes:
     except Exception as error:
         raise exceptions.SerializationError(
             f"{CALLER}: the training function, or its configuration, cannot be sent to Spark's tasks: "
-            f"{texts.describe(error)}. Make in the function what belongs to a process, such as files, locks and "
-            "sessions."
+            f"{texts.describe(error)}. Create objects that belong to one process, such as files, locks and sessions, "
+            "inside the function."
         ) from error
     return blob

@@ -39,8 +39,8 @@ class AtomicFolder:
     def __init__(self, path: Path, *, syncs: bool = True) -> None:
         if path.name in ("", ".."):
             raise ValueError(
-                f"{str(path)!r} is a folder that is there, and cannot be replaced as a whole. Give the path of a "
-                f"folder in it, such as {str(path / 'checkpoint')!r}."
+                f"{str(path)!r} is an existing folder, which cannot be replaced as a whole. Give the path of a folder "
+                f"in it, such as {str(path / 'checkpoint')!r}."
             )
         self.path = path
         self._syncs = syncs

@@ -77,14 +77,14 @@ def ask(place: places.Place, what: str, action: Callable[[], T], *, size_bytes: 
             if is_refusal(error):
                 raise exceptions.StoreAccessError(
                     f"The store refuses to {what} {place.shown!r}: {texts.safe_text(error).rstrip('.')}. Check the "
-                    "credentials, and who may read and write there."
+                    "credentials and the permissions there."
                 ) from error
             if is_last:
-                again = f", also when it was tried {attempt + 1} times" if attempt else ""
+                again = f", even after {attempt + 1} tries" if attempt else ""
                 raise exceptions.StoreError(
                     f"The store cannot {what} {place.shown!r}{again}: "
-                    f"{texts.safe_text(error).rstrip('.')}. Check the address, the network and the store's room; what "
-                    "was committed before is whole."
+                    f"{texts.safe_text(error).rstrip('.')}. Check the address, the network and the store's free "
+                    "space. Earlier commits are whole."
                 ) from error
             time.sleep(_PAUSE_SECONDS * 2**attempt)
     raise AssertionError("the last try returns or raises")
@@ -106,7 +106,7 @@ def _wait(place: places.Place, what: str, action: Callable[[], T], limit_s: floa
     if thread.is_alive():
         raise exceptions.StoreError(
             f"The store did not {what} {place.shown!r} within {limit_s:.0f} s. Check the network and the store, or "
-            "give it longer: HOCKET_STORE_TIMEOUT_S in the environment."
+            "set HOCKET_STORE_TIMEOUT_S in the environment to more seconds."
         )
     if raised:
         raise raised[0]

@@ -71,8 +71,8 @@ class Shelf:
         """Raise if another writer has claimed the shelf since."""
         if files.read_optional(self.place.join(WRITER)) != token.encode():
             raise exceptions.StoreError(
-                f"Another process has begun to write to {self.place.shown!r} since this one did, and holds it now. "
-                "Have one at a time write there, or give each another name."
+                f"Another process has begun to write to {self.place.shown!r} since this process did, and holds the "
+                "folder now. Let one process at a time write there, or give each process a name of its own."
             )
 
     def release(self, token: str) -> None:
@@ -163,7 +163,9 @@ def put(place: places.Place, folder: Path, manifest: str) -> None:
         raise ValueError(f"{place.shown!r} is a bucket. Write the path of a folder in it.")
     sizes, shelf = files.list_sizes(place), Shelf(outer, manifest)
     if sizes and manifest not in sizes and not is_pending(place):
-        raise FileExistsError(f"{place.shown!r} exists, and has no {manifest}. Choose a path that does not exist.")
+        raise FileExistsError(
+            f"{place.shown!r} exists but has no {manifest}, so it is not replaced. Choose a path that does not exist."
+        )
     if sizes:
         shelf.remove(place.name)
     shelf.commit(place.name, folder)
@@ -197,11 +199,11 @@ def fetch(place: places.Place, target: Path, manifest_name: str, loose: Collecti
     if manifest is None and manifest_name in sizes:
         raise DamagedError(f"{manifest_name!r} is damaged")
     if not sizes or (manifest is None and is_pending(place)):
-        raise FileNotFoundError(f"There is no folder {place.shown!r} in the store, or it was not written to its end.")
+        raise FileNotFoundError(f"There is no folder {place.shown!r} in the store, or it was not written completely.")
     records = manifests.read_records(manifest, loose) if manifest is not None else {}
     missing = sorted(records.keys() - sizes.keys())
     if missing:
-        raise DamagedError(f"{missing[0]!r} is not there")
+        raise DamagedError(f"{missing[0]!r} is missing")
     target.mkdir(parents=True, exist_ok=True)
     for inner, found in _do_all(lambda inner: files.bring(place, inner, target, sizes[inner]), list(sizes)):
         damage = manifests.compare(inner, found, records.get(inner, found))

@@ -158,7 +158,7 @@ def walk(folder: str) -> Iterator[Entry]:
     while waiting:
         outer, above, links = waiting.pop()
         if links > _MOST_LINKS:
-            raise OSError(errno.ELOOP, f"More than {_MOST_LINKS} links lie one behind the other", outer)
+            raise OSError(errno.ELOOP, f"More than {_MOST_LINKS} links lead to this folder", outer)
         with contextlib.suppress(FileNotFoundError), os.scandir(outer) as found:
             for one in found:
                 status = _look(one)

@@ -44,7 +44,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
         data = opened.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise OSError(
-            errno.EFBIG, f"It has more than {MOST_BYTES:,} bytes, and is no file of Hocket's", os.fspath(path)
+            errno.EFBIG, f"The file has more than {MOST_BYTES:,} bytes, so Hocket did not write it", os.fspath(path)
         )
     return data
 
@@ -60,7 +60,9 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 def _check_regular(found: os.stat_result, path: str | os.PathLike[str]) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "It is no file, but a pipe, a device, a socket or a folder", os.fspath(path))
+        raise OSError(
+            errno.EINVAL, "It is not a regular file, but a pipe, a device, a socket or a folder", os.fspath(path)
+        )
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

@@ -156,9 +156,9 @@ def find_gap(records: Mapping[str, Record], sizes: Mapping[str, int]) -> Damage 
     """Return the first file of a manifest that is missing or has another size; None if there is none."""
     for inner, record in records.items():
         if inner not in sizes:
-            return Damage(inner, "is not there", is_gone=True)
+            return Damage(inner, "is missing", is_gone=True)
         if sizes[inner] != record.size_bytes:
-            return Damage(inner, f"has {sizes[inner]} bytes, and had {record.size_bytes}")
+            return Damage(inner, f"has {sizes[inner]} bytes, but had {record.size_bytes} when it was saved")
     return None
 
 

@@ -25,19 +25,19 @@ def find_fault(name: object) -> str | None:
     Example:
         >>> from hocket.stores import names
         >>> names.find_fault("a/b.npy"), names.find_fault("../b.npy")
-        (None, "it has '..' in it")
+        (None, "it contains '..'")
     """
     if not isinstance(name, str):
-        return "it is no text"
+        return "it is not a string"
     if "\0" in name:
-        return "it has a NUL in it"
+        return "it contains a NUL character"
     if name.startswith("/") or _DRIVE.match(name):
         return "it is an absolute path"
     parts = re.split(r"[\\/]", name)
     strange = next((part for part in parts if part in (".", "..")), None)
     if strange is not None:
-        return f"it has {strange!r} in it"
-    return "it has a part without letters" if "" in name.split("/") else None
+        return f"it contains {strange!r}"
+    return "it is empty or has an empty part" if "" in name.split("/") else None
 
 
 def find_folder_fault(name: object) -> str | None:
@@ -47,12 +47,12 @@ def find_folder_fault(name: object) -> str | None:
         return fault
     given = str(name)
     if "/" in given:
-        return "it has a slash in it"
+        return "it contains a slash"
     try:
         size = len(given.encode())
     except UnicodeEncodeError:
-        return "it has half of a surrogate pair in it, which is no text"
-    return f"it has {size:,} bytes, and may have {_MOST_BYTES}" if size > _MOST_BYTES else None
+        return "it contains half of a surrogate pair, which UTF-8 cannot hold"
+    return f"it has {size:,} bytes; the limit is {_MOST_BYTES}" if size > _MOST_BYTES else None
 
 
 def check(name: object, where: str, *, is_single: bool = False) -> str:
@@ -63,10 +63,10 @@ def check(name: object, where: str, *, is_single: bool = False) -> str:
         where: The holder of the name, for the message, as in ``"The bucket 's3://b'"``.
         is_single: Whether the name must be an entry of the folder itself.
     """
-    fault = find_fault(name) or ("it has a slash in it" if is_single and "/" in str(name) else None)
+    fault = find_fault(name) or ("it contains a slash" if is_single and "/" in str(name) else None)
     if fault is not None:
         raise exceptions.UnsafeNameError(
-            f"{where} has the name {texts.safe_repr(name)}, which is refused: {fault}. Names must stay in their "
+            f"{where} has the name {texts.safe_repr(name)}, which is refused: {fault}. A name must stay in its "
             f"folder, as {'model' if is_single else 'weights/a.npy'!r} does. Nothing was read, written or removed; "
             "rename or remove that entry, or use another source."
         )
@@ -87,8 +87,8 @@ def join(folder: str | os.PathLike[str], name: object, where: str, *, is_single:
         path /= part
         if path.is_symlink():
             raise exceptions.UnsafeNameError(
-                f"{where} has the name {texts.safe_repr(name)}, and {str(path)!r} is a link to "
-                f"{str(path.readlink())!r}: what is written or removed under that name would be elsewhere. Remove the "
+                f"{where} has the name {texts.safe_repr(name)}, but {str(path)!r} is a link to "
+                f"{str(path.readlink())!r}: a write or removal under that name would happen elsewhere. Remove the "
                 "link, or choose another folder."
             )
     return path

@@ -129,14 +129,14 @@ def find_place(given: str | os.PathLike[str], filesystem: object, caller: str) -
 
 def _check_text(text: str, caller: str) -> None:
     try:
-        fault = "it has a NUL in it" if "\0" in text else f"it has more than {_MOST_BYTES:,} bytes"
+        fault = "it contains a NUL character" if "\0" in text else f"it has more than {_MOST_BYTES:,} bytes"
         if "\0" not in text and len(text.encode()) <= _MOST_BYTES:
             return
     except UnicodeEncodeError:
-        fault = "it is no UTF-8, as Arrow's paths are"
+        fault = "it is not valid UTF-8, which Arrow's paths must be"
     raise ValueError(
-        f"{caller}: no file has the path {texts.safe_repr(text, 200)}: {fault}. Rename the file or folder, or name it "
-        "by a link."
+        f"{caller}: no file can have the path {texts.safe_repr(text, 200)}: {fault}. Rename the file or folder, or "
+        "pass a link to it."
     )
 
 
@@ -185,8 +185,8 @@ def _open_address(scheme: str, rest: str, text: str, caller: str) -> Place:
         if "rotocol not known" not in str(error):
             raise
         raise ValueError(
-            f"{caller}: nothing is known of {scheme!r} in the address {shown!r}. Write a path of this machine, s3://, "
-            "gs://, or what fsspec knows; or pass filesystem=."
+            f"{caller}: the address {shown!r} has the unknown scheme {scheme!r}. Write a path of this machine, s3://, "
+            "gs:// or another scheme of fsspec's, or pass filesystem=."
         ) from None
     return Place(fs.PyFileSystem(fs.FSSpecHandler(made)), path, text)
 
@@ -200,19 +200,21 @@ def _read_address(kind: str, rest: str, shown: str, caller: str) -> tuple[str, d
     strange = [part for part in parts if part in ("", ".", "..")] or [*{*"\n\r\t"} & {*whole}]
     if strange:
         raise ValueError(
-            f"{caller}: {shown!r} has {strange[0]!r} in its path, which is no name in a store. Leave it out."
+            f"{caller}: {shown!r} has {strange[0]!r} in its path, which is not a valid name in a store. Leave it out."
         )
     try:
         options: dict[str, Any] = dict(parse.parse_qsl(query, strict_parsing=True)) if query else {}
     except ValueError:
         raise ValueError(
-            f"{caller}: behind the question mark of {shown!r} there are no options, name=value&name=value. For a name "
-            "with a question mark, pass filesystem= and the path in it."
+            f"{caller}: the address {shown!r} has a question mark, which options must follow: name=value&name=value. "
+            "If the question mark belongs to a name, pass filesystem= and the path in it."
         ) from None
     unknown = sorted(set(options) - _OPTIONS[kind])
     if unknown:
         known = sorted(_OPTIONS[kind])
-        raise ValueError(f"{caller}: the address {shown!r} has {unknown[0]!r}, which is none of {known}.")
+        raise ValueError(
+            f"{caller}: the address {shown!r} has the unknown option {unknown[0]!r}. Write one of {known}."
+        )
     options |= {name: options[name].lower() in ("1", "true", "yes") for name in _FLAGS if name in options}
     key, is_pair, secret = user.partition(":")
     if user == "anonymous":
@@ -220,10 +222,10 @@ def _read_address(kind: str, rest: str, shown: str, caller: str) -> tuple[str, d
     elif is_pair and kind == "s3":
         options |= {"access_key": parse.unquote(key), "secret_key": parse.unquote(secret)}
     elif user:
-        pair = ", or key:secret@" if kind == "s3" else ""
+        pair = " or key:secret@" if kind == "s3" else ""
         raise ValueError(
-            f"{caller}: before the bucket of {shown!r} there may be anonymous@{pair}, but there is something else. "
-            "Leave it out, or pass filesystem=."
+            f"{caller}: in the address {shown!r} only anonymous@{pair} may stand before the bucket, but there is other "
+            "text. Leave that text out, or pass filesystem=."
         )
     return f"{bucket}{slash}{inner}".rstrip("/"), options
 

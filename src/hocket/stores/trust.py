@@ -63,10 +63,10 @@ class Opener:
             fault = find_stranger(path)
             if fault is not None and not _is_named(path):
                 raise exceptions.UntrustedFolderError(
-                    f"{self._caller} would run code of whoever wrote {str(path)!r}, as that file has pickled objects, "
-                    f"and {fault}. If you trust all who may write there, pass trust=True, or name the folder in "
-                    f"{TRUSTED} in the environment; else take away what others may do there (chown, chmod go-w), or "
-                    "use a folder of your own."
+                    f"{self._caller} would unpickle {str(path)!r}, which can run code of the file's writer, and "
+                    f"{fault}. If you trust all users who may write there, pass trust=True, or list the folder in "
+                    f"{TRUSTED} in the environment. Otherwise take away the other users' access (chown, chmod go-w), "
+                    "or use a folder of your own."
                 )
         self._is_checked = True
 
@@ -77,8 +77,8 @@ class Opener:
             return pickle.loads(blob)
         except Exception as error:
             raise exceptions.SerializationError(
-                f"{self._caller} cannot open what is pickled in {self._shown!r}: {texts.describe(error, 500)}. Import "
-                "what it was made of, or use another file."
+                f"{self._caller} cannot unpickle the objects in {self._shown!r}: {texts.describe(error, 500)}. Import "
+                "the modules that define their classes, or use another file."
             ) from error
 
     @property
@@ -117,8 +117,8 @@ def check_entered(folder: Path, remedy: str) -> None:
         if status.st_uid not in (os.geteuid(), 0) and not is_usual and not _is_named(folder):
             raise exceptions.UntrustedFolderError(
                 f"Nothing is written to {str(folder)!r}: {str(path)!r} belongs to user {status.st_uid}, this process "
-                f"runs as user {os.geteuid()}, and what is written there could end up elsewhere. {remedy}; if you "
-                f"trust that user, name the folder in {TRUSTED} in the environment."
+                f"runs as user {os.geteuid()}, and that user could redirect the files. {remedy}; if you "
+                f"trust that user, list the folder in {TRUSTED} in the environment."
             )
 
 

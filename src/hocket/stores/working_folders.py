@@ -100,8 +100,8 @@ def _check_private(found: os.stat_result, path: str) -> None:
     if found.st_uid != os.geteuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
         raise PermissionError(
             errno.EPERM,
-            "The working folder is there already, and it is a link, another user's, or open to others: nothing of "
-            "yours is written there. Remove it, or set TMPDIR to a folder of your own; it is",
+            "Nothing is written to the working folder, because it is a link, belongs to another user, or is open to "
+            "other users. Set TMPDIR to a folder of your own, or remove the working folder",
             path,
         )
 

@@ -188,7 +188,9 @@ class CheckpointStoreContract(limits.DeclaresLimits):
                 check_folder(found.open_checkpoint(step), {**files, "deep": None})
             found.save([source], 2)
             expected = [*steps, 2] if num_to_keep is None else [2]
-            assert self.open_store(fresh, num_to_keep).list_steps() == expected, "what was cut short is not in the way"
+            assert self.open_store(fresh, num_to_keep).list_steps() == expected, (
+                "an interrupted save does not block the next one"
+            )
             if ended == 0:
                 assert cut >= len(files), "a save uses the file system at least once for each file"
                 return
@@ -223,7 +225,7 @@ class CheckpointStoreContract(limits.DeclaresLimits):
         assert self._reopen(place).list_steps() == []
         odd.unlink()
         self._reopen(place).save([source], 1)
-        assert self.open_store(place).list_steps() == [1], "what was refused is not in the way"
+        assert self.open_store(place).list_steps() == [1], "a refused save does not block the next one"
 
     def test_a_folder_that_is_gone_is_named(self, place: Path, tmp_path: Path) -> None:
         store = self.open_store(place)
@@ -346,7 +348,7 @@ def fork(function: Callable[[], None]) -> int:
         finally:
             os._exit(code)
     ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert ended != _WRONG, "an error in the other process; its traceback is in what was printed"
+    assert ended != _WRONG, "the other process failed; the printed output has its traceback"
     return ended
 
 

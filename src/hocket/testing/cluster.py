@@ -105,8 +105,8 @@ def reach(moment: str, *, wait_seconds: float = 0.0) -> None:
     while wait_seconds and (waiting := _list_armed(Path(folder), moment, here)):
         if time.monotonic() > deadline:
             raise TimeoutError(
-                f"No task or actor on node {waiting[0]} came to {moment!r} within {wait_seconds:g} seconds, so the "
-                "node was not lost there. Give that node something to do, or arm the fault for another."
+                f"No task or actor on node {waiting[0]} reached {moment!r} within {wait_seconds:g} seconds, so the "
+                "node was not killed there. Give that node something to do, or arm the fault for another node."
             )
         time.sleep(_LOOK_SECONDS)
 
@@ -251,8 +251,8 @@ class Cluster:
             if self._is_apart:
                 if not machines.can_have_machines():
                     raise PermissionError(
-                        "apart=True needs root and iproute2, to make machines of namespaces. Leave it out: then all "
-                        "nodes are side by side on loopback."
+                        "apart=True needs root and iproute2, to make machines of namespaces. Leave it out: all nodes "
+                        "then run side by side on loopback."
                     )
                 self._network = stack.enter_context(machines.Network())
                 self._host = ray_internals.get_own_host()
@@ -380,7 +380,9 @@ class Cluster:
         deadline = time.monotonic() + timeout
         while (found := self.count_nodes()) != count:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"The cluster has {found} nodes alive after {timeout:g} seconds, and not {count}.")
+                raise TimeoutError(
+                    f"The cluster has {found} living nodes after {timeout:g} seconds, but {count} were expected."
+                )
             time.sleep(0.05)
 
     def fail_at(self, moment: str, *, node: Node | None = None, hit: int = 1) -> _Fault:
@@ -398,7 +400,7 @@ class Cluster:
             ValueError: `hit` is below 1.
         """
         if hit < 1:
-            raise ValueError(f"hit must be 1 or more, but received {hit!r}.")
+            raise ValueError(f"hit must be 1 or more, but received {hit!r}. Leave it out for 1.")
         place = "any" if node is None else node.node_id
         return _Fault(Path(os.environ[_FAULTS_VARIABLE], f"{_name_fault(moment, place)}.{hit}"))
 

@@ -86,7 +86,7 @@ class CollectiveContract(limits.DeclaresLimits):
         ops = [op for op in collective_programs.list_ops(dtype) if op not in left_out]
         for size in (2, 3):
             found = self._run(size, collective_programs.reduce_each, dtype, ops)
-            assert all(one == found[0] for one in found[1:]), f"the ranks have other bits than each other, {size=}"
+            assert all(one == found[0] for one in found[1:]), f"the ranks' results differ in their bits, {size=}"
             for op, shape, data in found[0]:
                 expected = self.compute_expected(
                     [collective_programs.draw(dtype, shape, rank) for rank in range(size)], op
@@ -97,7 +97,7 @@ class CollectiveContract(limits.DeclaresLimits):
     def test_sums_of_all_lengths(self, size: int) -> None:
         for op in (ReduceOp.SUM, ReduceOp.MEAN, ReduceOp.MAX):
             found = self._run(size, collective_programs.reduce_lengths, op)
-            assert all(one == found[0] for one in found[1:]), "the ranks have other bits than each other"
+            assert all(one == found[0] for one in found[1:]), "the ranks' results differ in their bits"
             for length, digest in zip(collective_programs.LENGTHS, found[0], strict=True):
                 expected = self.compute_expected(
                     [collective_programs.draw_wide(length, rank) for rank in range(size)], op
@@ -121,7 +121,7 @@ class CollectiveContract(limits.DeclaresLimits):
                     [collective_programs.draw_odd_floats(rank) for rank in range(size)], op
                 )
             lost = np.isnan(np.tile(expected, len(values) // len(expected))) & ~np.isnan(values)
-            assert not lost.any(), f"{op.name} makes numbers of NaNs"
+            assert not lost.any(), f"{op.name} turns NaNs into numbers"
 
     @pytest.mark.parametrize("size", [1, 2, 3])
     def test_empty_arrays_and_single_numbers(self, size: int) -> None:
@@ -202,7 +202,7 @@ class CollectiveContract(limits.DeclaresLimits):
         caught = [error for error, _ in found]
         assert all(isinstance(error, self.error) for error in caught), caught
         named = [str(error) for error in caught if isinstance(error, self.mismatch_error)]
-        assert named, f"nobody heard of what was called: {caught}"
+        assert named, f"no rank's error names the calls: {caught}"
         assert all("ank 0" in text and "ank 1" in text for text in named), named
         assert all(isinstance(again, self.error) for _, again in found), "the group cannot be used any more"
 

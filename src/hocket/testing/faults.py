@@ -45,12 +45,12 @@ class fail_at:  # noqa: N801 (it reads as a verb: `with fail_at(...)`)
             raise ValueError(f"action must be one of {list(faults.ACTIONS)}, but received {action!r}.")
         if action in faults.DAMAGES and point not in faults.DATA_POINTS:
             raise ValueError(
-                f"action {action!r} damages bytes, and none pass at {point!r}. Choose one of "
+                f"action {action!r} damages bytes, but no bytes pass at {point!r}. Choose one of "
                 f"{sorted(faults.DATA_POINTS)}."
             )
         for name, number in (("hit", hit), ("times", times)):
             if number < 1:
-                raise ValueError(f"{name} must be 1 or more, but received {number!r}.")
+                raise ValueError(f"{name} must be 1 or more, but received {number!r}. Leave it out for 1.")
         self._given = (point, action, hit, times)
         self._fault: faults.Fault | None = None
         self._hits = 0

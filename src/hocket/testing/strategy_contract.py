@@ -60,7 +60,7 @@ class StrategyContract(limits.DeclaresLimits):
     def test_it_is_equal_to_its_copies(self) -> None:
         for made in (pickle.loads(pickle.dumps(self.strategy)), copy.deepcopy(self.strategy)):
             assert type(made) is type(self.strategy)
-            assert made == self.strategy, "write a dataclass, or __eq__"
+            assert made == self.strategy, "a copy is not equal: write a dataclass, or __eq__"
 
     def test_it_cannot_be_changed(self) -> None:
         for name, value in vars(self.strategy).items():
@@ -131,7 +131,7 @@ class StrategyContract(limits.DeclaresLimits):
         values = np.frombuffer(found[0], np.float64)
         assert np.isfinite(values).all()
         assert len(values) == strategy_programs.COUNT
-        assert np.any(values != values.astype(np.float32)), "the digits behind those of float32 are gone"
+        assert np.any(values != values.astype(np.float32)), "the values were rounded to float32"
 
     @pytest.mark.parametrize("size", [1, 2])
     def test_a_model_without_parameters(self, size: int) -> None:
@@ -152,22 +152,30 @@ class StrategyContract(limits.DeclaresLimits):
     def test_what_no_rows_give_does_not_count(self) -> None:
         expected = strategy_programs.FILLED
         if "whole_gradients" in self.limits:
-            (expected,) = self._run_or_skip(1, strategy_programs.average_with_a_filler, "It averages no gradients.")
-        for found in self._run_or_skip(2, strategy_programs.average_with_a_filler, "It averages no gradients."):
+            (expected,) = self._run_or_skip(
+                1, strategy_programs.average_with_a_filler, "The strategy averages no gradients."
+            )
+        for found in self._run_or_skip(
+            2, strategy_programs.average_with_a_filler, "The strategy averages no gradients."
+        ):
             np.testing.assert_allclose(found, expected, rtol=2e-2)
 
     @pytest.mark.needs("whole_gradients")
     def test_gradients_count_by_their_rows(self) -> None:
-        for found in self._run_or_skip(2, strategy_programs.average_unequal_rows, "It averages no gradients."):
+        for found in self._run_or_skip(
+            2, strategy_programs.average_unequal_rows, "The strategy averages no gradients."
+        ):
             np.testing.assert_allclose(found, [-number / 2 for number in strategy_programs.FILLED], rtol=2e-2)
 
     @pytest.mark.parametrize("size", [1, 2])
     def test_a_step_that_does_not_count_changes_nothing(self, size: int) -> None:
-        for before, after in self._run_or_skip(size, strategy_programs.step_with_a_filler, "It takes no steps."):
+        for before, after in self._run_or_skip(
+            size, strategy_programs.step_with_a_filler, "The strategy takes no steps."
+        ):
             assert before == after
 
     def test_only_the_chosen_parameters_change(self) -> None:
-        reason = "It takes no steps."
+        reason = "The strategy takes no steps."
         for before, between, after in self._run_or_skip(1, strategy_programs.choose_some, reason):
             assert [old == new for old, new in zip(before, between, strict=True)] == [True, False]
             assert [old == new for old, new in zip(between, after, strict=True)] == [False, False]

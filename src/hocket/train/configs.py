@@ -154,8 +154,8 @@ class ScalingConfig:
         parts = given if isinstance(given, tuple) and len(given) == 2 else (given,)
         if not all(isinstance(part, int) and not isinstance(part, bool) for part in parts):
             raise TypeError(
-                f"num_workers must be an int, or two for an elastic group, but received {texts.safe_repr(given)}. "
-                "Write num_workers=2, or num_workers=(1, 4)."
+                "num_workers must be an int, or a pair of ints for an elastic group, but received "
+                f"{texts.safe_repr(given)}. Write num_workers=2, or num_workers=(1, 4)."
             )
         if parts[0] < 0:
             raise ValueError(
@@ -169,8 +169,8 @@ class ScalingConfig:
             )
         if len(parts) == 2 and not 1 <= parts[0] <= parts[1]:
             raise ValueError(
-                f"num_workers=(least, most) must be 1 or more, and the least first, but received {given}. Write "
-                "num_workers=(1, 4), or 0 to run the training function in this process."
+                f"num_workers=(least, most) must have 1 <= least <= most, but received {given}. Write num_workers=(1, "
+                "4), or 0 to run the training function in this process."
             )
 
 
@@ -208,7 +208,7 @@ class FailureConfig:
                 raise TypeError(f"{name} must be an int, but received {value!r}. Write {name}=3.")
             if value < -1:
                 raise ValueError(
-                    f"{name} must be -1 (without end), 0 or more, but received {value}. Leave it out for "
+                    f"{name} must be -1 (no limit), or 0 or more, but received {value}. Leave it out for "
                     f"{getattr(type(self), name)}."
                 )
         _check_seconds(self, "preemption_grace_s")
@@ -247,7 +247,9 @@ class DivergenceConfig:
             )
         steps: object = self.every_n_steps
         if isinstance(steps, bool) or not isinstance(steps, int):
-            raise TypeError(f"every_n_steps must be an int, but received {texts.safe_repr(steps)}. Write 100.")
+            raise TypeError(
+                f"every_n_steps must be an int, but received {texts.safe_repr(steps)}. Write every_n_steps=100."
+            )
         if steps < 0:
             raise ValueError(f"every_n_steps must be 0 or more, but received {steps}. Leave it out for 0.")
 
@@ -385,7 +387,7 @@ class RunConfig:
         self._fill_in()
         name: object = self.name
         if name is not None and not isinstance(name, str):
-            raise TypeError(f"name must be a text, but received {texts.safe_repr(name)}. Write name='first'.")
+            raise TypeError(f"name must be a string, but received {texts.safe_repr(name)}. Write name='first'.")
         fault = None if name is None else names.find_folder_fault(name)
         if fault is not None:
             raise ValueError(
@@ -451,8 +453,8 @@ def check_storage(path: object, filesystem: object) -> None:
     """Refuse a path and a file system that do not name a place."""
     if path is None and filesystem is not None:
         raise ValueError(
-            f"storage_filesystem={filesystem!r:.80} needs storage_path, the folder there that holds the runs. Write "
-            "storage_path='bucket/runs'."
+            f"storage_filesystem={filesystem!r:.80} needs storage_path, the folder in that file system for the runs. "
+            "Write storage_path='bucket/runs'."
         )
     if path is None:
         return

@@ -302,8 +302,8 @@ def _hold(config: configs.RunConfig, name: str) -> Iterator[tuple[storage.Storag
         folder = os.path.realpath(given)  # a loop of links passes here; creating the folder reports it
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"RunConfig(storage_path={os.fspath(given)!r}) is relative to the working directory, and that has been "
-            "removed. Give a whole path, beginning with /."
+            f"RunConfig(storage_path={os.fspath(given)!r}) is relative to the working directory, which has been "
+            "removed. Give an absolute path, which begins with /."
         ) from error
     run_storage = storage.Storage(folder, name)
     with storage.hold_storage(run_storage):
@@ -335,8 +335,8 @@ def _check_function(function: object) -> bool:
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         kind = "a coroutine" if inspect.iscoroutinefunction(function) else "a generator"
         raise TypeError(
-            f"train_loop_per_worker must run when it is called, but {_name(function)} only makes {kind}. Write a "
-            "function that runs it, as with asyncio.run(...), or a loop over it."
+            f"train_loop_per_worker must do its work when it is called, but {_name(function)} only makes {kind}. Write "
+            "a function that runs the coroutine with asyncio.run(...), or loops over the generator."
         )
     try:
         signature = inspect.signature(function)
@@ -350,6 +350,6 @@ def _check_function(function: object) -> bool:
     if len(needed) > 1 or any(p.kind is kinds.KEYWORD_ONLY for p in needed):
         raise ValueError(
             f"train_loop_per_worker must take no argument or one (the configuration), but {_name(function)} takes "
-            f"{len(needed)}: {signature}. Put them into train_loop_config, and read them from the one argument."
+            f"{len(needed)}: {signature}. Put the values into train_loop_config, and read them from the one argument."
         )
     return bool(positional) or any(p.kind is kinds.VAR_POSITIONAL for p in parameters)

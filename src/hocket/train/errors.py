@@ -59,7 +59,7 @@ class ControllerError(TrainingFailedError):
         self.controller_failure = controller_failure
 
     def __str__(self) -> str:
-        return f"The ranks could not be started, also when it was tried again: {self.controller_failure}"
+        return f"The ranks could not be started, even after another try: {self.controller_failure}"
 
 
 class PreemptionError(TrainingFailedError):
@@ -83,15 +83,14 @@ class PreemptionError(TrainingFailedError):
         if not isinstance(info, preemption.PreemptionInfo):  # a program may raise this error itself, with a text
             return str(info)
         ranks = self.preemption_info.preempted_ranks
-        who = f"Rank {ranks[0]} was" if len(ranks) == 1 else f"Ranks {ranks} were"
+        who = f"Rank {ranks[0]}" if len(ranks) == 1 else f"Ranks {ranks}"
         if self.drain_timed_out:
             return (
-                f"{who} told to end (SIGTERM), and nothing was committed before the time was over. Report a "
-                "checkpoint when hocket.train.get_preemption_info() returns something, or report checkpoints more "
-                "often."
+                f"{who} received SIGTERM, and no checkpoint was committed before the time was over. Report a "
+                "checkpoint when hocket.train.get_preemption_info() returns a value, or report checkpoints more often."
             )
         return (
-            f"{who} told to end (SIGTERM). The run's folder has its last checkpoint: fit with the same name and "
+            f"{who} received SIGTERM. The run's folder has its last checkpoint: fit() with the same name and "
             "storage_path goes on from it."
         )
 

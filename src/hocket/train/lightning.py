@@ -107,13 +107,13 @@ def prepare_trainer(trainer: Any) -> Any:
     if not isinstance(trainer.strategy, RayDDPStrategy):
         raise RuntimeError(
             "prepare_trainer() takes a Trainer with strategy=RayDDPStrategy(), but its strategy is "
-            f"{texts.name_kind(trainer.strategy)}. Pass that strategy to the Trainer."
+            f"{texts.name_kind(trainer.strategy)}. Write Trainer(strategy=RayDDPStrategy(), ...)."
         )
     environment = trainer.strategy.cluster_environment
     if not isinstance(environment, RayLightningEnvironment):
         raise RuntimeError(
             "prepare_trainer() takes a Trainer with plugins=[RayLightningEnvironment()], but its environment is "
-            f"{texts.name_kind(environment)}. Pass that plugin to the Trainer."
+            f"{texts.name_kind(environment)}. Write Trainer(plugins=[RayLightningEnvironment()], ...)."
         )
     return trainer
 

@@ -83,7 +83,8 @@ class _Logger(user_callback.UserCallback, abc.ABC):
         if not self._has_failed:
             self._has_failed = True
             warnings.warn(
-                f"{type(self).__name__} writes nothing more of this run, and the training goes on: {problem}.",
+                f"{type(self).__name__} could not write, so it logs nothing more of this run: {problem}. The training "
+                "goes on.",
                 stacklevel=2,
             )
 

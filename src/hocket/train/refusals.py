@@ -16,8 +16,8 @@ _CONTEXT = "TrainContext.{name}() is not supported, as in Ray Train."
 TABLE: Final[Mapping[str, Mapping[str, str]]] = {
     "ScalingConfig": {
         "trainer_resources": (
-            "{name} is not supported, as in Ray Train: what drives the ranks runs in the process that called "
-            "fit, and holds nothing. Leave it out, and name the others, as in ScalingConfig(num_workers=2)."
+            "{name} is not supported, as in Ray Train: the process that called fit() drives the ranks, and holds no "
+            "resources. Leave it out, and name the others, as in ScalingConfig(num_workers=2)."
         ),
         "label_selector": (
             "{name} is not supported, but received {value}. Give the nodes a resource of their own, and ask "
@@ -34,16 +34,17 @@ TABLE: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "CheckpointConfig": {"checkpoint_frequency": _TIMES, "checkpoint_at_end": _TIMES},
     "RunConfig": {
-        "sync_config": _CONFIG + " Checkpoints come into storage_path by report(); see its checkpoint_upload_mode.",
+        "sync_config": _CONFIG + " report() puts checkpoints into storage_path; see its checkpoint_upload_mode.",
         "verbose": _CONFIG + " Leave it out; LoggingConfig(log_level=...) says how much is logged.",
-        "stop": _CONFIG + " Return from the training function when it shall end.",
+        "stop": _CONFIG + " Return from the training function when the training is done.",
         "progress_reporter": _CONFIG + " Write a UserCallback with after_report, and pass it in callbacks.",
-        "log_to_file": _CONFIG
-        + " Leave it out; what the ranks print comes to the driver's output, which may go into a file.",
+        "log_to_file": _CONFIG + " Leave it out; the driver prints the ranks' output, and can redirect it into a file.",
     },
     "Result": {
-        "config": "Result.config does not exist for a training run. What it was configured with is what you gave to "
-        "train_loop_config; to have it in the result, report it as a metric.",
+        "config": (
+            "Result.config does not exist for a training run. The run was configured with what you passed as "
+            "train_loop_config; to have it in the result, report it as a metric."
+        ),
     },
     "DataParallelTrainer": {
         "metadata": "{name} is not supported, as in Ray Train. Put it into train_loop_config, or store it with "

@@ -204,7 +204,7 @@ class Result:
         with_metric = [record for record in self._committed if plain.get_metric(record.metrics, metric) is not None]
         if not with_metric:
             raise ValueError(
-                f"No checkpoint was reported with the metric {metric!r}. The last one has "
+                f"No checkpoint was reported with the metric {metric!r}. Name one of the last checkpoint's metrics: "
                 f"{sorted(self._committed[-1].metrics)}."
             )
         return checkpoint_manager.sort_by_metric(with_metric, metric, mode)[0].checkpoint
@@ -228,7 +228,7 @@ def _describe(result: Result) -> observe_report.Report:
             {"path": kept.path, **dict(values.flatten(metrics))} for kept, metrics in result.best_checkpoints
         ]
     if result.statistics:
-        built.tables["What the strategy has counted"] = [
+        built.tables["The strategy's statistics"] = [
             {"what": what, "value": value} for what, value in values.flatten(result.statistics)
         ]
     return built
@@ -260,8 +260,8 @@ def _read(
     if not manager.committed:
         shown = str(run_storage.path) if place is None else place.shown
         raise RuntimeError(
-            f"The folder {shown!r} holds no whole checkpoint, so nothing of a run can be read from it. Pass "
-            "the path of a run (Result.path), not of one of its checkpoints."
+            f"The folder {shown!r} holds no complete checkpoint, so it cannot be read as a run. Pass the path of a run "
+            "(Result.path), not of one of its checkpoints."
         )
     history = [record.metrics for record in manager.committed]
     return build(manager, history, run_storage, None, place=place)

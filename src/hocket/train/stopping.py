@@ -130,8 +130,8 @@ class EarlyStopping(user_callback.UserCallback):
         """Warn if the metric never came, because the callback then could not act."""
         if self._others and not self._is_known:
             warnings.warn(
-                f"EarlyStopping({self._metric!r}) had nothing to look at: no report has a number called "
-                f"{self._metric!r}, but {sorted(self._others)[:20]}.",
+                f"EarlyStopping({self._metric!r}) could not act, because no report has a number called "
+                f"{self._metric!r}. Name a metric that the reports have: {sorted(self._others)[:20]}.",
                 stacklevel=2,
             )
 
@@ -143,9 +143,9 @@ class EarlyStopping(user_callback.UserCallback):
         else:
             self._waited += 1
         if self._threshold is not None and self._sign * (value - self._threshold) >= 0:
-            return f"{self._metric} is {value}, and {self._threshold} was enough"
+            return f"{self._metric} is {value}, which reaches the threshold {self._threshold}"
         if self._waited >= self._patience:
-            return f"{self._metric} has not become better than {self.best} for {self._waited} reports"
+            return f"{self._metric} has not improved on {self.best} for {self._waited} reports"
         return ""
 
 
@@ -196,4 +196,4 @@ class TimeLimit(user_callback.UserCallback):
             StopIteration: The time is over.
         """
         if time.monotonic() >= self._end:
-            raise StopIteration(f"{self._seconds:g} s are over")
+            raise StopIteration(f"the time limit of {self._seconds:g} s is over")

@@ -41,8 +41,8 @@ class TrainRunContext:
         """Return the sentence for a run that continued an earlier one and ended without a report."""
         return (
             f"`{texts.show_name(self.experiment_name)}` has trained nothing: the training function returned without a "
-            f"report, as {self.start_checkpoint_name} of the earlier run left nothing to do. The result is that of the "
-            "earlier run; for a new run choose another name, or leave it out."
+            f"report, because {self.start_checkpoint_name} of the earlier run left nothing to do. The result is that "
+            "of the earlier run; for a new run choose another name, or leave it out."
         )
 
 

@@ -53,12 +53,12 @@ class ValidationTaskConfig:
             json.dumps(self.fn_kwargs)
         except (TypeError, ValueError) as error:
             raise TypeError(
-                f"fn_kwargs must hold what JSON can hold, but received {given!r}: {error}. Pass plain values, and "
-                "have the function load what is larger."
+                f"fn_kwargs must hold values that JSON can represent, but received {given!r}: {error}. Pass plain "
+                "values, and have the function load larger ones."
             ) from error
         if self.timeout_s is not None and not self.timeout_s > 0:
             raise ValueError(
-                f"timeout_s must be more than 0 seconds, or None for any time, but received {self.timeout_s!r}. Leave "
+                f"timeout_s must be more than 0 seconds, or None for no limit, but received {self.timeout_s!r}. Leave "
                 "it out for None."
             )
 

@@ -40,9 +40,9 @@ def check_seconds(name: str, given: Any) -> None:
     """Check that a value is None or a time of more than 0 seconds."""
     seconds: Any = read_seconds(given)
     if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float)):
-        raise TypeError(f"{name} must be seconds, a number, but received {seconds!r}. Write {name}=60.")
+        raise TypeError(f"{name} must be a number of seconds, but received {seconds!r}. Write {name}=60.")
     if seconds is not None and not seconds > 0:
-        raise ValueError(f"{name} must be more than 0 seconds, but received {seconds!r}. Leave it out for none.")
+        raise ValueError(f"{name} must be more than 0 seconds, but received {seconds!r}. Leave it out for no limit.")
 
 
 def read_seconds(given: float | dt.timedelta | None) -> float | None:
@@ -57,8 +57,8 @@ def read_output_files(given: object) -> tuple[str, str] | None:
     names = ("stdout", "stderr") if given is True else (given, given) if isinstance(given, str) else given
     if not isinstance(names, tuple | list) or len(names) != 2 or not all(isinstance(name, str) for name in names):
         raise TypeError(
-            f"log_to_file must be True, a file's name, or two, but received {given!r}. Write log_to_file=True for "
-            "files 'stdout' and 'stderr' in each trial's folder."
+            f"log_to_file must be True, a file name, or two file names, but received {given!r}. Write "
+            "log_to_file=True for files 'stdout' and 'stderr' in each trial's folder."
         )
     out, err = names
     for name in names:

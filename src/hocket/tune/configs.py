@@ -88,8 +88,8 @@ class TuneConfig:
             value: object = getattr(self, name)
             if value is not None and not isinstance(value, kind):
                 raise TypeError(
-                    f"{name} must be a {kind.__name__}, but received {value!r}. Make one, as in "
-                    f"{'OptunaSearch()' if name == 'search_alg' else 'ASHAScheduler()'}, or by "
+                    f"{name} must be a {kind.__name__}, but received {value!r}. Write "
+                    f"{'OptunaSearch()' if name == 'search_alg' else 'ASHAScheduler()'}, or "
                     f"create_{'searcher' if name == 'search_alg' else 'scheduler'}(name)."
                 )
         rule = "1 or more, or -1 for a search without end"
@@ -107,18 +107,18 @@ class TuneConfig:
             checks.check_int("max_concurrent_trials", self.max_concurrent_trials, "0 or more (0: no limit)")
             if self.max_concurrent_trials < 0:
                 raise ValueError(
-                    f"max_concurrent_trials must be 0 or more, but received {self.max_concurrent_trials}. Leave it out "
-                    "for as many as there is room for."
+                    f"max_concurrent_trials must be 0 or more, but received {self.max_concurrent_trials}. Leave it "
+                    "out to run as many trials as the resources allow."
                 )
             if isinstance(self.search_alg, concurrency_limiter.ConcurrencyLimiter) and self.max_concurrent_trials:
                 raise ValueError(
-                    f"max_concurrent_trials={self.max_concurrent_trials} and a ConcurrencyLimiter say the same thing "
-                    "twice. Leave one of them out."
+                    f"max_concurrent_trials={self.max_concurrent_trials} and a ConcurrencyLimiter both limit the "
+                    "trials that run at once. Leave one of them out."
                 )
         if self.deterministic and not self.max_concurrent_trials:
             raise ValueError(
-                "deterministic=True needs max_concurrent_trials, the number of results that a new trial may lack, so "
-                "that it is the same on every machine. Write max_concurrent_trials=4."
+                "deterministic=True needs max_concurrent_trials: a trial is proposed from the results of all earlier "
+                "trials except the latest max_concurrent_trials - 1. Write max_concurrent_trials=4."
             )
         if self.seed is not None:
             checks.check_int("seed", self.seed, "0 or more", least=0)
@@ -170,7 +170,7 @@ class FailureConfig:
     """True: the first trial that fails ends the search. ``"raise"``: `fit` then also raises its error."""
 
     def __post_init__(self) -> None:
-        checks.check_int("max_failures", self.max_failures, "0 or more, or -1 without end", least=-1)
+        checks.check_int("max_failures", self.max_failures, "0 or more, or -1 for no limit", least=-1)
         if not isinstance(self.fail_fast, bool) and self.fail_fast != "raise":
             raise ValueError(f"fail_fast must be True, False or 'raise', but received {self.fail_fast!r}.")
         if self.fail_fast and self.max_failures:
@@ -255,9 +255,15 @@ class RunConfig:
         if isinstance(failure, train_configs.FailureConfig):  # older programs have one class for both
             object.__setattr__(self, "failure_config", FailureConfig(max_failures=failure.max_failures))
         elif not isinstance(failure, FailureConfig):
-            raise TypeError(f"failure_config must be a FailureConfig, but received {failure!r}.")
+            raise TypeError(
+                f"failure_config must be a FailureConfig, but received {failure!r}. Write "
+                "FailureConfig(max_failures=3)."
+            )
         if not isinstance(checkpoint, train_configs.CheckpointConfig):
-            raise TypeError(f"checkpoint_config must be a CheckpointConfig, but received {checkpoint!r}.")
+            raise TypeError(
+                f"checkpoint_config must be a CheckpointConfig, but received {checkpoint!r}. Write "
+                "CheckpointConfig(num_to_keep=1)."
+            )
         for one in self.callbacks:
             if not isinstance(one, callback.Callback):
                 raise TypeError(
@@ -288,7 +294,7 @@ def read_run_config(given: object) -> object:
     for name in ("callbacks", "worker_runtime_env"):
         if getattr(given, name):
             raise TypeError(
-                f"run_config is one of training, and its {name} are not for a search. Write "
+                f"run_config is a hocket.train.RunConfig, and a search cannot use its {name}. Write "
                 f"tune.RunConfig(...){', with callbacks of hocket.tune.Callback' if name == 'callbacks' else ''}."
             )
     kept = vars(given.checkpoint_config)
@@ -337,6 +343,6 @@ class ResumeConfig:
             value: object = getattr(self, name)
             if not isinstance(value, ResumeType):
                 raise TypeError(
-                    f"{name} must be a ResumeConfig.ResumeType, RESUME, RESTART or SKIP, but received {value!r}. Write "
-                    f"{name}=ResumeConfig.ResumeType.RESUME."
+                    f"{name} must be a ResumeConfig.ResumeType (RESUME, RESTART or SKIP), but received {value!r}. "
+                    f"Write {name}=ResumeConfig.ResumeType.RESUME."
                 )

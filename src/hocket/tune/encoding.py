@@ -48,7 +48,7 @@ def decode(line: bytes, opener: trust.Opener | None = None) -> dict[str, Any]:
     record: object = decoder.decode(line.decode())
     if isinstance(record, dict) and isinstance(record.get("event"), str):
         return record
-    raise ValueError("it is no record of a search")
+    raise ValueError("it is not a record of a search")
 
 
 def _simplify(value: Any) -> object:
@@ -62,8 +62,8 @@ def _simplify(value: Any) -> object:
     blob = try_pickle(value)
     if isinstance(blob, str):
         raise errors.TuneError(
-            f"{texts.safe_repr(value)} cannot be kept in the log of a search: {blob}. Have the space and metrics hold "
-            "what can be pickled, and make the rest in the trial's function."
+            f"{texts.safe_repr(value)} cannot be kept in the log of a search: {blob}. Put only values that can be "
+            "pickled into the space and the metrics, and make the others in the trial's function."
         )
     sealed: dict[str, object] = {_PICKLED: base64.b85encode(trust.note(blob)).decode()}
     shown = value.item() if isinstance(value, np.generic) else value

@@ -189,8 +189,8 @@ def build(records: Iterable[Mapping[str, Any]]) -> list[TrialHistory]:
         elif "id" in record:
             if record["id"] not in found:
                 raise errors.TuneError(
-                    f"The log of the search speaks of trial {record['id']!r}, which it has not proposed. Has a part of "
-                    "it been removed?"
+                    f"The log of the search has a record of trial {record['id']!r}, but no record that proposes this "
+                    "trial. Has a part of the log been removed?"
                 )
             found[record["id"]].take(record)
     for one in found.values():

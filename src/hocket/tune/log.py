@@ -92,8 +92,8 @@ class Writer:
         except OSError as error:
             self._cut()
             raise errors.TuneError(
-                f"The log of the search cannot be written: {str(self.path)!r}: {error.strerror or error}. All that "
-                "happened before is in it. Make room, and go on with Tuner.restore(...)."
+                f"The log of the search cannot be written: {str(self.path)!r}: {error.strerror or error}. It holds "
+                "everything up to this point. Free disk space, and go on with Tuner.restore(...)."
             ) from error
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ def _open_locked(path: Path) -> int:
     except BlockingIOError:
         os.close(descriptor)
         raise errors.TuneError(
-            f"The search in {str(path.parent)!r} goes on already: another fit(), here or in another process, has not "
+            f"The search in {str(path.parent)!r} is still running: another fit(), here or in another process, has not "
             "returned. Wait for it, or give RunConfig(name=...) another name."
         ) from None
     except OSError:  # file systems without locks (NFS) keep no writer out
@@ -183,12 +183,12 @@ def read(
                         f"{VERSION}). Read it with that version."
                     )
                 if number == 1 and record["event"] != "session":
-                    raise ValueError("a log begins with a session")
+                    raise ValueError("a log must begin with a session")
                 _check(record, path)
             except (ValueError, RecursionError) as error:
                 raise errors.TuneError(
-                    f"Line {number} of {str(path)!r} is damaged: {error}. Searches only append to it; has something "
-                    "else written there?"
+                    f"Line {number} of {str(path)!r} is damaged: {error}. Searches only append to this file. Has "
+                    "another program written to it?"
                 ) from error
             yield record
 
@@ -200,7 +200,7 @@ def _check(record: dict[str, Any], path: Path) -> None:
         key, _, kind = rule.partition(":")
         value = record.setdefault(key, None)
         if not ((value is None and kind[0] == "?") or _KINDS[kind.lstrip("?")](value)):
-            raise ValueError(f"{key!r} of {event!r} is {texts.safe_repr(value)}")
+            raise ValueError(f"{key!r} of a {event!r} record cannot be {texts.safe_repr(value)}")
         if kind.endswith("name") and value is not None:
             names.check(value, f"The log {str(path)!r}", is_single=True)
 

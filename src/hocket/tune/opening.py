@@ -67,7 +67,9 @@ def run(
     with contextlib.closing(log.Writer(folder)) as writer:
         records, kept = list(log.read(folder, opener)), setup.run.checkpoint_config
         if records and opener is None:  # another process made it after `Tuner.fit` looked
-            raise errors.TuneError(f"Another search has just begun in {str(folder)!r}. Give each another name.")
+            raise errors.TuneError(
+                f"Another search has just begun in {str(folder)!r}. Give each search a RunConfig(name=...) of its own."
+            )
         writer.append(
             "session",
             version=log.VERSION,
@@ -131,7 +133,7 @@ def _build_settings(
     frequency, saves_at_end = _read_saving(checkpoint, described)
     if described.is_function and (frequency or saves_at_end):
         raise ValueError(
-            "checkpoint_frequency and checkpoint_at_end are for classes (Trainable), but a function is searched over. "
+            "checkpoint_frequency and checkpoint_at_end are for classes (Trainable), but the trainable is a function. "
             "Leave them out: a function saves when it calls tune.report(metrics, checkpoint=...)."
         )
     return settings.Settings(
@@ -191,8 +193,8 @@ def _prepare_searcher(given: searcher.Searcher, setup: Setup, seed: int) -> sear
     done = given.set_search_properties(tune.metric, tune.mode, setup.space, num_samples=tune.num_samples, seed=seed)
     if not done and setup.space:
         raise ValueError(
-            f"{type(given).__name__} was made with a space, a metric or a mode of its own, so param_space="
-            f"{dict(setup.space)!r} and metric={tune.metric!r} of the Tuner cannot hold too. Give them in one place."
+            f"{type(given).__name__} already has a space, a metric or a mode of its own, but the Tuner received "
+            f"param_space={dict(setup.space)!r} and metric={tune.metric!r}. Give them in one place."
         )
     return given
 

@@ -91,7 +91,7 @@ def find(given: object) -> object:
     """Return the trainable registered under a name; return anything else unchanged."""
     if isinstance(given, str) and given not in _registered:
         raise errors.ExperimentError(
-            f"No trainable is registered as {given!r}; there are {sorted(_registered)}. Call "
+            f"No trainable is registered as {given!r}; the registered names are {sorted(_registered)}. Call "
             "tune.register_trainable(name, function) first, or pass the function itself."
         )
     return _registered[given] if isinstance(given, str) else given
@@ -116,8 +116,8 @@ def check(given: Any) -> None:
         if issubclass(given, trainable.Trainable):
             return
         raise errors.ExperimentError(
-            f"A class that is searched over must inherit from hocket.tune.Trainable, but {given.__name__} does not. "
-            "Inherit, or pass a function of the configuration."
+            f"A trainable class must inherit from hocket.tune.Trainable, but {given.__name__} does not. Inherit from "
+            "it, or pass a function of the configuration."
         )
     if isinstance(given, train.DataParallelTrainer):
         return

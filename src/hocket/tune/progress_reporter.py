@@ -257,7 +257,10 @@ def _read_columns(name: str, given: Columns) -> dict[str, str] | None:
         return None
     names: Any = given if isinstance(given, Mapping) else {one: one for one in given}
     if isinstance(given, str) or not all(isinstance(text, str) for pair in names.items() for text in pair):
-        raise TypeError(f"{name} must be names, or a dict of names, but received {given!r}. Write {name}=['loss'].")
+        raise TypeError(
+            f"{name} must be a list of names, or a dict from names to headings, but received {given!r}. Write "
+            f"{name}=['loss']."
+        )
     return dict(names)
 
 

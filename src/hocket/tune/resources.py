@@ -128,8 +128,8 @@ def with_resources(trainable: object, resources: Wanted | Request) -> Any:
         )
     if not callable(trainable):
         raise TypeError(
-            f"with_resources() takes a function or a Trainable, but received {trainable!r}. A trainer says in its "
-            "ScalingConfig what it holds."
+            f"with_resources() takes a function or a Trainable, but received {trainable!r}. For a trainer, set the "
+            "resources in its ScalingConfig."
         )
 
     @functools.wraps(trainable)
@@ -156,7 +156,8 @@ def check_resources(given: Mapping[str, object]) -> dict[str, float]:
     for name, amount in amounts.items():
         if isinstance(amount, bool) or not isinstance(amount, int | float) or not amount >= 0:
             raise ValueError(
-                f"A trial holds 0 or more of a resource, but received {name!r}: {amount!r}. Leave the key out for none."
+                f"The amount of a resource must be a number of 0 or more, but received {name!r}: {amount!r}. Leave "
+                "the key out for none."
             )
         found[_NAMES.get(name, name)] = float(amount)
     return found
@@ -177,8 +178,8 @@ def find_request(given: object) -> Callable[[dict[str, Any]], dict[str, float]]:
         if isinstance(wanted, Mapping):
             return check_resources(wanted)
         raise errors.TuneError(
-            f"What a trial holds must be a dict or a PlacementGroupFactory, but the function that was asked for it "
-            f"returned {wanted!r}. Write {{'cpu': 2}}."
+            "The function of a trial's resources must return a dict or a PlacementGroupFactory, but returned "
+            f"{wanted!r}. Write {{'cpu': 2}}."
         )
 
     return find

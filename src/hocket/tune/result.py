@@ -113,7 +113,7 @@ class Result:
             if not self.best_checkpoints:
                 return None
             raise ValueError(
-                f"No checkpoint was reported with the metric {metric!r}. The last one has "
+                f"No checkpoint was reported with the metric {metric!r}. The last checkpoint has the metrics "
                 f"{sorted(self.best_checkpoints[-1][1])}."
             )
         return (max if mode == "max" else min)(scored, key=lambda one: one[0])[1]

@@ -156,20 +156,25 @@ class ResultGrid(Sequence[results.Result]):
 
     def _describe_missing(self, metric: str, is_there: bool) -> str:
         if is_there:
-            return f"No trial has a finite value of {metric!r}. Pass filter_nan_and_inf=False to have one all the same."
+            return (
+                f"No trial has a finite value of {metric!r}. Pass filter_nan_and_inf=False to accept values that are "
+                "NaN or infinite."
+            )
         names = {name for one in self._results for name, _ in flat_values.flatten(one.metrics)}
         found = reports.list_reported(names)
         if not names:
             failed = next((one.reason for one in self._results if one.error is not None), "")
             why = f" The first to fail: {failed}." if failed else ""
-            return f"No trial has reported anything, so none is the best by {metric!r}.{why}{self._suggest_grid()}"
+            return (
+                f"No trial has reported anything, so there is no best trial by {metric!r}.{why}{self._suggest_grid()}"
+            )
         values = [one.metrics[metric] for one in self._results if metric in one.metrics]
         if values:
             return (
                 f"No trial has reported {metric!r} as a number; one of its values is {texts.safe_repr(values[0], 80)}. "
                 f"Report a number.{self._suggest_grid()}"
             )
-        return f"No trial has reported the metric {metric!r}; they have {found}. Give the name of one."
+        return f"No trial has reported the metric {metric!r}; the reported metrics are {found}. Name one of these."
 
     def _suggest_grid(self) -> str:
         """Return advice, after a space, for a list that the space has as one value; empty if there is no list."""

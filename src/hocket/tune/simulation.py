@@ -261,7 +261,7 @@ class _Run:
 
     def _start(self, trial: trials.Trial) -> None:
         if trial.status not in (trials.Status.PENDING, trials.Status.PAUSED):
-            raise RuntimeError(f"The scheduler chose trial {trial.trial_id} to run, which is {trial.status}.")
+            raise RuntimeError(f"The scheduler chose trial {trial.trial_id} to run, but it is {trial.status}.")
         self._num_pending -= trial.status is trials.Status.PENDING
         self._num_free -= 1
         trial.status = trials.Status.RUNNING

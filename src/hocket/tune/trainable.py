@@ -86,7 +86,7 @@ class Trainable:
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Restore the state from `save_checkpoint`'s folder, or from the dict that it returned."""
         raise NotImplementedError(
-            f"{type(self).__name__} must have a method load_checkpoint(self, checkpoint) to go on from one."
+            f"{type(self).__name__} must have a method load_checkpoint(self, checkpoint) to go on from a checkpoint."
         )
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:

@@ -77,7 +77,7 @@ class Tuner:
         run_config: configs.AnyRunConfig | None = None,
     ) -> None:
         if trainable is None:
-            raise TypeError("Tuner() needs what is searched over. Write Tuner(function, param_space={...}).")
+            raise TypeError("Tuner() needs a trainable, but received None. Write Tuner(function, param_space={...}).")
         self._setup = opening.Setup(
             trainable,
             _check_space(param_space),
@@ -205,7 +205,7 @@ class Tuner:
             storage.open_storage(storage.Storage(str(folder.parent), folder.name))
             if earlier := log.set_aside(folder, SETUP_NAME):
                 _log.warning(
-                    "A new search begins in %r, where an earlier one is. What its trials have left stays there; its "
+                    "A new search begins in %r, which has an earlier search. The files of its trials stay there; its "
                     "log is called %s now, and ResultGrid(%r, prefix=%r) reads it. For a folder of its own, give "
                     "RunConfig(name=...) another name; to go on with the latest search, write Tuner.restore(...).",
                     *(begins_in, log.name_earlier(earlier), begins_in, earlier),
@@ -256,14 +256,14 @@ def _read_setup(folder: Path, names: Sequence[str], opener: trust_module.Opener)
         found = {name: kept[name] for name in names}
         found = {name: one if isinstance(one, str) else [opener.load(one)] for name, one in found.items()}
     except FileNotFoundError:
-        found = dict.fromkeys(names, f"{SETUP_NAME} is not there")
+        found = dict.fromkeys(names, f"{SETUP_NAME} is missing")
     except (TypeError, LookupError) as error:
         found = dict.fromkeys(names, f"{SETUP_NAME} cannot be opened: {error}")
     for name in names:
         if isinstance(found[name], str):
             raise errors.TuneError(
-                f"What the search in {str(folder)!r} was given as {_ARGUMENTS[name]} could not be kept "
-                f"({found[name]}). Pass it to Tuner.restore(..., {_ARGUMENTS[name]}=...)."
+                f"{_ARGUMENTS[name]} of the search in {str(folder)!r} could not be kept ({found[name]}). Pass it to "
+                f"Tuner.restore(..., {_ARGUMENTS[name]}=...)."
             )
     return {name: found[name][0] for name in names}
 

@@ -85,7 +85,7 @@ def _print_report(name: str, failures: list[FailureTuple], stream: TextIO) -> No
     if not failures:
         stream.write(f"{name} can be sent to another process.\n")
         return
-    stream.write(f"{name} cannot be sent to another process. What stands in the way:\n")
+    stream.write(f"{name} cannot be sent to another process. The causes:\n")
     for failure in failures:
         kind = type(failure.obj)
         advice = unsendable.get_advice(failure.obj)

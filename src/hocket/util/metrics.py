@@ -140,7 +140,7 @@ class Counter(Metric):
         """
         _check_number(value)
         if value <= 0:
-            raise ValueError(f"value must be >0, got {value}. A number that also falls is a Gauge.")
+            raise ValueError(f"value must be >0, got {value}. Use a Gauge for a number that can also fall.")
         self._record((float(value),), tags)
 
 
@@ -251,8 +251,8 @@ def _build_text_name(name: str) -> str:
     text_name = _INVALID.sub("_", name)
     if text_name != name:
         warnings.warn(
-            f"{name!r} cannot be a name in Prometheus' format; it is written as {text_name!r}. Use letters, digits, _ "
-            "and :.",
+            f"{name!r} is not a valid name in Prometheus' format; it is written as {text_name!r}. Use only letters, "
+            "digits, _ and :.",
             stacklevel=4,
         )
     return text_name

@@ -294,13 +294,13 @@ def _check_put(answer: tuple[bool, int], count: int, maxsize: int) -> None:
 def _check_get(answer: Outcome, count: int) -> list[object]:
     ok, found = answer
     if not ok:
-        raise Empty(f"Cannot take {count} items from a queue of {found}.")
+        raise Empty(f"Cannot take {count} items from a queue of {found} items.")
     return list(found)
 
 
 def _build_full(timeout: float | None) -> Full:
-    return Full(f"There was no room for {timeout} s.")
+    return Full(f"The queue was full for {timeout} s. Wait longer, or take items out.")
 
 
 def _build_empty(timeout: float | None) -> Empty:
-    return Empty(f"There was no item for {timeout} s.")
+    return Empty(f"The queue was empty for {timeout} s. Wait longer, or put items in.")

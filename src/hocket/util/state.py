@@ -271,11 +271,11 @@ def _check_filter(one: Any, record_type: type[StateRecord]) -> Filter:
             f"A filter is a tuple (field, '=' or '!=', value), but received {one!r}. Write ('state', '=', 'RUNNING')."
         ) from None
     if sign not in ("=", "!="):
-        raise ValueError(f"A filter compares with '=' or '!=', but received {sign!r} in {one!r}.")
+        raise ValueError(f"A filter compares with '=' or '!=', but received {sign!r} in {one!r}. Use one of these two.")
     name = str(name).lower()
     if name not in record_type.list_fields():
         raise ValueError(
-            f"{name!r} is no field of {record_type.__name__}. Filter by one of {sorted(record_type.list_fields())}."
+            f"{name!r} is not a field of {record_type.__name__}. Filter by one of {sorted(record_type.list_fields())}."
         )
     return name, sign, value
 
@@ -328,15 +328,15 @@ def _build_list(kind: str, record_type: type[S], field: str, what: str) -> _List
 
     Args:
         address: For Ray programs; the session of this process is shown.
-        filters: What must hold of each, such as ``[("{field}", "=", ...)]``.
-        limit: How many at most.
+        filters: Conditions that each record must meet, such as ``[("{field}", "=", ...)]``.
+        limit: The most records to return.
         timeout: For Ray programs; the answer comes from memory.
         detail: Fill in all fields.
         raise_on_missing_output: For Ray programs; nothing is ever missing.
 
     Raises:
-        ValueError: A filter names no field, or compares with something else than ``=`` and ``!=``; the limit is
-            below 1.
+        ValueError: A filter names an unknown field, or has another operator than ``=`` and ``!=``; the limit
+            is below 1.
     """,
     )
 
@@ -349,7 +349,7 @@ def _build_get(noun: str, record_type: type[S]) -> _GetRecord[S]:
         return found[0] if found else None
 
     words = noun.replace("_", " ")
-    doc = f"Return the {words} of that id, with all its fields; None if it is not known."
+    doc = f"Return the {words} with that id and all its fields; None if the id is unknown."
     return _named(get_record, f"get_{noun}", record_type | None, doc)
 
 
@@ -416,7 +416,7 @@ def get_log(*args: object, **kwargs: object) -> str:
 
 
 _NO_LOGS = (
-    "No log files are kept: what workers print appears in the driver's terminal at once, and the last lines of a dead "
+    "No log files are kept: the workers' output appears in the driver's terminal at once, and the last lines of a dead "
     "worker's stderr are in the error of its task. Redirect the driver's output to keep it, or see hocket.error_info()."
 )
 

@@ -110,11 +110,11 @@ def test_versions() -> None:
     connection.compare_versions("head:6379", ours, {})
     with pytest.raises(
         exceptions.VersionMismatchError,
-        match=r"has Ray 2\.40\.0, and this process Ray 2\.60\.0\. .*pip install ray==2\.40\.0",
+        match=r"has Ray 2\.40\.0, but this process has Ray 2\.60\.0\. .*pip install ray==2\.40\.0",
     ):
         connection.compare_versions("head:6379", ours, {"Ray": "2.40.0", "Python": "3.11.7"})
     with pytest.raises(
         RuntimeError,
-        match=r"'head:6379' has Python 3\.12\.1, and this process Python 3\.11\.7.*conda create python=3\.12\.1",
+        match=r"'head:6379' has Python 3\.12\.1, but this process has Python 3\.11\.7.*conda create python=3\.12\.1",
     ):
         connection.compare_versions("head:6379", ours, {"Ray": "2.60.0", "Python": "3.12.1"})

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), conftest.UNTIDY]
 
 ADDRESS = addresses.Address("127.0.0.1", find_free_port(), by_client=True)
 CPUS = 2
-REMEDY = r"cannot be had through ray://, .*hocket\.init\(address='auto'\) .*`ray job submit"
+REMEDY = r"is not possible through ray://: .*hocket\.init\(address='auto'\) .*`ray job submit"
 
 
 def is_open() -> bool:
@@ -214,7 +214,7 @@ def test_waiting_and_cancelling() -> None:
 
     late, soon = hang.remote(), square.remote(2)
     assert hocket.wait([late, soon], num_returns=1) == ([soon], [late])
-    with pytest.raises(exceptions.GetTimeoutError, match=r"1 of 2 objects were not there after 0\.1 s"):
+    with pytest.raises(exceptions.GetTimeoutError, match=r"1 of 2 objects were not ready after 0\.1 s"):
         hocket.get([soon, late], timeout=0.1)
     hocket.cancel(late, force=True)
     with pytest.raises(exceptions.TaskCancelledError, match="was cancelled"):
@@ -388,10 +388,10 @@ def test_generators() -> None:
     def read() -> list[int]:
         return [hocket.get(ref) for ref in count.remote(3)]
 
-    with pytest.raises(exceptions.HocketError, match=f"The items of the generator `count`, one by one, {REMEDY}"):
+    with pytest.raises(exceptions.HocketError, match=f"Reading the items of the generator `count` one by one {REMEDY}"):
         count.remote(3)
     counter = Counter.remote()
-    with pytest.raises(exceptions.HocketError, match=f"The items of the generator `_Counter.count`, .*{REMEDY}"):
+    with pytest.raises(exceptions.HocketError, match=f"Reading the items of the generator `_Counter.count` .*{REMEDY}"):
         counter.count.remote()
     assert [hocket.get(ref) for ref in hocket.get(count.options(num_returns="dynamic").remote(3))] == [0, 1, 2]
     assert hocket.get(counter.count.options(num_returns=1).remote()) == 0
@@ -401,7 +401,9 @@ def test_generators() -> None:
 @pytest.mark.parametrize("name", ["working_dir", "py_modules"])
 def test_folders_of_a_task(tmp_path: Path, name: str) -> None:
     environment = {name: str(tmp_path) if name == "working_dir" else [str(tmp_path)]}
-    message = rf"of a task or actor has {name}, which cannot .*hocket\.init\(runtime_env=\{{'{name}': \.\.\.\}}\)"
+    message = (
+        rf"of a task or actor has {name}, which is not possible .*hocket\.init\(runtime_env=\{{'{name}': \.\.\.\}}\)"
+    )
     with pytest.raises(exceptions.HocketError, match=message):
         square.options(runtime_env=environment).remote(1)
     with pytest.raises(exceptions.HocketError, match=message):
@@ -415,9 +417,11 @@ def test_serializers() -> None:
 
     hocket.util.register_serializer(Odd, serializer=lambda odd: 1, deserializer=lambda _: Odd())
     try:
-        with pytest.raises(exceptions.HocketError, match=f"A serializer of your own, .*Odd' has one .*{REMEDY}"):
+        with pytest.raises(
+            exceptions.HocketError, match=f"Sending .*Odd', which has a serializer of register_serializer, {REMEDY}"
+        ):
             hocket.put([Odd()])
-        with pytest.raises(exceptions.HocketError, match=f"A serializer of your own, .*{REMEDY}"):
+        with pytest.raises(exceptions.HocketError, match=f"which has a serializer of register_serializer, {REMEDY}"):
             square.remote(Odd())  # type: ignore[call-overload]
     finally:
         hocket.util.deregister_serializer(Odd)

@@ -82,7 +82,7 @@ def test_node_that_loses_its_power(cluster: Cluster) -> None:
 
 
 def test_waiting_for_nodes_that_do_not_come(cluster: Cluster) -> None:
-    with pytest.raises(TimeoutError, match=r"The cluster has 1 nodes alive after 0\.1 seconds, and not 7\."):
+    with pytest.raises(TimeoutError, match=r"The cluster has 1 living nodes after 0\.1 seconds, but 7 were expected\."):
         cluster.wait_for_nodes(7, timeout=0.1)
 
 
@@ -117,7 +117,7 @@ def test_waiting_until_another_node_is_lost(cluster: Cluster) -> None:
     node = cluster.add_node(resources={"far": 1})
     here = pass_moment.options(num_cpus=1)
     with cluster.fail_at("here.", node=node) as fault:
-        with pytest.raises(TimeoutError, match=rf"node {node.node_id} came to 'here\.' within 0\.1 seconds"):
+        with pytest.raises(TimeoutError, match=rf"node {node.node_id} reached 'here\.' within 0\.1 seconds"):
             ray.get(here.remote("here.", 0.1))
         assert ray.get(here.remote("there", 60)) == cluster.nodes[0].node_id  # no fault waits for this moment
         waiting = here.remote("here.", 60)

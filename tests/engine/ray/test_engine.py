@@ -141,7 +141,7 @@ def test_a_constructor_that_raises_is_told_with_its_traceback(ray_session: hocke
 def test_a_dead_worker_is_told_of(ray_session: hocket.SessionContext) -> None:
     die = hocket.remote(max_retries=0)(lambda: os.kill(os.getpid(), signal.SIGKILL))
     with pytest.raises(
-        exceptions.WorkerCrashedError, match=r"worker that ran task `.*<lambda>` died.*Ray keeps no signal"
+        exceptions.WorkerCrashedError, match=r"worker that ran task `.*<lambda>` died.*Ray reports no signal"
     ):
         hocket.get(die.remote())
 

@@ -134,12 +134,12 @@ def test_nobody_there() -> None:
 @pytest.mark.timeout(30, func_only=True)
 def test_another_part_of_ray(cluster: Cluster) -> None:
     """The ports of a node are many, and each of them speaks the protocol."""
-    assert "what listens there is not the head" in refuse(connection.Request(address=f"127.0.0.1:{CLIENT_PORT}"))
+    assert "the server there is not the head" in refuse(connection.Request(address=f"127.0.0.1:{CLIENT_PORT}"))
     raylets = [psutil.Process(pid) for pid in cluster.nodes[1].list_pids()]
     (raylet,) = (one for one in raylets if one.name() == "raylet")
     ports = [one.laddr.port for one in raylet.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
-    assert "what listens there is not the head" in refuse(connection.Request(address=f"127.0.0.1:{ports[0]}"))
-    assert f"'ray://{cluster.address}': what listens there is not Ray Client" in refuse(
+    assert "the server there is not the head" in refuse(connection.Request(address=f"127.0.0.1:{ports[0]}"))
+    assert f"'ray://{cluster.address}': the server there is not Ray Client" in refuse(
         connection.Request(address=f"ray://{cluster.address}")
     )
 
@@ -169,12 +169,10 @@ def join_elsewhere(address: str, home: Path, **variables: str) -> str:
 @pytest.mark.parametrize("form", ["{}", f"ray://127.0.0.1:{CLIENT_PORT}"], ids=["node", "client"])
 def test_token(cluster: Cluster, tmp_path: Path, form: str) -> None:
     address, token = form.format(cluster.address), os.environ[TOKEN]
-    assert "the token of this process is missing. On the head, `ray get-auth-token`" in join_elsewhere(
-        address, tmp_path
-    )
+    assert "but this process has none. On the head, `ray get-auth-token`" in join_elsewhere(address, tmp_path)
     unsent = join_elsewhere(address, tmp_path, RAY_AUTH_MODE="disabled", RAY_AUTH_TOKEN=token)
-    assert "is not sent, as RAY_AUTH_MODE=disabled says" in unsent
-    assert "asked for by RAY_AUTH_MODE=token, and there is none" in join_elsewhere(
+    assert "does not send its token, because RAY_AUTH_MODE=disabled" in unsent
+    assert "RAY_AUTH_MODE=token is set, and this process has no token" in join_elsewhere(
         address, tmp_path, RAY_AUTH_MODE="token"
     )
     wrong = join_elsewhere(address, tmp_path, RAY_AUTH_TOKEN=token[::-1])
@@ -182,7 +180,7 @@ def test_token(cluster: Cluster, tmp_path: Path, form: str) -> None:
         f"hocket.exceptions.ConnectionFailedError: The Ray cluster at {address!r} takes only drivers with its token"
         in wrong
     )
-    assert "the token of this process is not the cluster's" in wrong
+    assert "but this process has another one" in wrong
     file = tmp_path / ".ray" / "auth_token"
     file.parent.mkdir()
     file.write_text(token)
@@ -195,7 +193,7 @@ def test_other_versions(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(access, "read_versions", lambda address: dict(theirs))
     message = refuse(connection.Request(address=cluster.address))
     assert (
-        f"'{cluster.address}' has Ray 2.1.0, and this process Ray {ray.__version__} and Python 3.8.1, and this process"
+        f"'{cluster.address}' has Ray 2.1.0 and Python 3.8.1, but this process has Ray {ray.__version__} and Python"
         in message
     )
     assert "pip install ray==2.1.0" in message
@@ -209,7 +207,7 @@ def test_what_the_cluster_says_of_its_versions(cluster: Cluster) -> None:
 def test_machine_that_is_no_node(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(services, "find_node_ids", lambda: {"00"})
     message = refuse(connection.Request(address=cluster.address))
-    assert "a cluster is there, but no node of it runs on this machine. " in message
+    assert "a cluster is there, but none of its nodes runs on this machine. " in message
     assert "use 'ray://host:10001'" in message
 
 
@@ -238,7 +236,7 @@ def test_session(cluster: Cluster, run_driver: conftest.RunDriver) -> None:
 def test_resources_of_a_running_cluster(cluster: Cluster) -> None:
     with pytest.raises(
         ValueError,
-        match=r"num_cpus, resources can be given only to a Ray that hocket\.init starts, and the one at '127",
+        match=r"num_cpus, resources can be set only for a Ray that hocket\.init starts, but the Ray at '127",
     ):
         connection.connect(connection.Request(address=cluster.address, num_cpus=1, resources={"a": 1}))
 
@@ -249,7 +247,7 @@ def test_large_folder(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(packages, "find_script_folder", lambda main: tmp_path)
     with pytest.raises(
         ValueError,
-        match=r"more than 100 MiB is not sent to a cluster unasked\. The largest parts: data\.bin \(101 MiB\)",
+        match=r"at most 100 MiB are sent to a cluster by default\. The largest parts: data\.bin \(101 MiB\)",
     ):
         connection.connect(connection.Request(address=cluster.address))
 
@@ -263,7 +261,8 @@ def test_taken_over_without_the_package(cluster: Cluster, tmp_path: Path, monkey
         ray.init(address=cluster.address, runtime_env=environment, logging_level="ERROR")
     try:
         with pytest.raises(
-            exceptions.ConnectionFailedError, match=r"cannot import hocket\. Call hocket\.init\(address=.*py_modules"
+            exceptions.ConnectionFailedError,
+            match=r"cannot import hocket\. Replace ray\.init by hocket\.init\(address=.*py_modules",
         ):
             connection.connect(connection.Request())
         assert ray.is_initialized()
@@ -279,7 +278,9 @@ def test_taken_over_without_the_package(cluster: Cluster, tmp_path: Path, monkey
 def test_automatic_address(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "read_running_address", lambda: "")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with pytest.raises(ConnectionError, match="address='auto' joins the Ray that runs on this machine, and none does"):
+    with pytest.raises(
+        ConnectionError, match="address='auto' joins the Ray that runs on this machine, but none runs here"
+    ):
         connection.connect(connection.Request(address="auto"))
     monkeypatch.setattr(access, "read_running_address", lambda: cluster.address)
     opened = connection.connect(connection.Request(address="auto"))

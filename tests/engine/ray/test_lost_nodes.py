@@ -83,11 +83,11 @@ def test_what_was_on_a_lost_node_is_named(
     ):
         hocket.get(lost[1])
     with pytest.raises(
-        exceptions.TaskUnschedulableError, match=r"Task `again` has no node any more: it asks for .*camera"
+        exceptions.TaskUnschedulableError, match=r"No node can run task `again` any more: it asks for .*camera"
     ):
         hocket.get(lost[2])
     with pytest.raises(
-        exceptions.ActorUnschedulableError, match=r"actor of call `Camera\.wait` lost its node: it asks.*camera"
+        exceptions.ActorUnschedulableError, match=r"actor of call `Camera\.wait` any more: it asks.*camera"
     ):
         hocket.get(lost[3])
     with pytest.raises(exceptions.TaskUnschedulableError, match=r"`photo` asks for .*camera"):

@@ -180,10 +180,7 @@ def test_stranger_without_the_token(started: connection.Connection, tmp_path: Pa
         text=True,
         check=False,
     )
-    assert (
-        f"The Ray cluster at {started.address!r} takes only drivers with its token, and the token of this"
-        in found.stderr
-    )
+    assert f"The Ray cluster at {started.address!r} takes only drivers with its token, but " in found.stderr
 
 
 def test_ray_that_was_there_is_taken_over(started: connection.Connection) -> None:
@@ -193,18 +190,19 @@ def test_ray_that_was_there_is_taken_over(started: connection.Connection) -> Non
         taken.close()
     assert ray.is_initialized()
     with pytest.raises(
-        ValueError, match=r"connected to the Ray at '127.*so it cannot go to 'there:1'\. .*ray\.shutdown\(\)"
+        ValueError,
+        match=r"connected this process to the Ray at '127.*so it cannot connect to 'there:1'\. .*ray\.shutdown\(\)",
     ):
         connection.connect(connection.Request(address="there:1"))
     asked = connection.Request(num_cpus=2, num_gpus=0, resources={"camera": 2}, labels={"disk": "ssd"})
     connection.connect(asked).close()  # it has them
     with pytest.raises(
-        ValueError, match=r"has CPU=2, and hocket\.init was asked for 3\. Leave it out, or call ray\.shutdown"
+        ValueError, match=r"received 3 as the amount of 'CPU', but .*, has 2\. Leave it out, or call ray\.shutdown"
     ):
         connection.connect(connection.Request(num_cpus=3))
-    with pytest.raises(ValueError, match=r"has lamp=0, and hocket\.init was asked for 1"):
+    with pytest.raises(ValueError, match=r"received 1 as the amount of 'lamp', but .*, has 0\."):
         connection.connect(connection.Request(resources={"lamp": 1}))
-    with pytest.raises(ValueError, match=r"cannot be given \{'disk': 'slow'\} any more"):
+    with pytest.raises(ValueError, match=r"received \{'disk': 'slow'\}, which cannot be set on the running Ray"):
         connection.connect(connection.Request(labels={"disk": "slow"}))
     with pytest.raises(ValueError, match=r"cannot be given \{'object_spilling_directory': '/spill'\} any more"):
         connection.connect(connection.Request(spill_folder="/spill"))
@@ -213,7 +211,8 @@ def test_ray_that_was_there_is_taken_over(started: connection.Connection) -> Non
 def test_other_version_on_the_workers(started: connection.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_base, "__version__", "9.9")
     with pytest.raises(
-        exceptions.VersionMismatchError, match=r"has Hocket 0.*, and this process Hocket 9\.9\. .*pip install hocket==0"
+        exceptions.VersionMismatchError,
+        match=r"has Hocket 0.*, but this process has Hocket 9\.9\. .*pip install hocket==0",
     ):
         connection.connect(connection.Request())
 

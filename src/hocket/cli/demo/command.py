@@ -29,7 +29,9 @@ _SPLIT_SEED = 1797
 def run(*, num_workers: int, num_epochs: int, seed: int, engine: str, output: Path, is_quiet: bool) -> None:
     """Train, save the results, and print where they are."""
     if output.exists() and not output.is_dir():
-        raise ValueError(f"--output {os.fspath(output)!r} is a file, and must be a folder. Give another name.")
+        raise ValueError(
+            f"--output must be a folder, but received {os.fspath(output)!r}, which is a file. Give another name."
+        )
     output.mkdir(parents=True, exist_ok=True)
     arrays = _load_digits()
     if not is_quiet:

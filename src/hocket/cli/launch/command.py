@@ -166,13 +166,13 @@ def _parse_streams(option: str, text: str, num_workers: int) -> list[int]:
         is_known = streams in ("0", "1", "2", "3") and (not colon or (rank.isdecimal() and int(rank) < num_workers))
         if not is_known or (not colon and "," in text):
             raise ValueError(
-                f"{option} takes 0 (nothing), 1 (stdout), 2 (stderr) or 3 (both), or such for each of the ranks 0 to "
-                f"{num_workers - 1}, as 0:3,1:2, but received {text!r}."
+                f"{option} takes 0 (nothing), 1 (stdout), 2 (stderr) or 3 (both), or one of these for each of the "
+                f"ranks 0 to {num_workers - 1}, such as 0:3,1:2, but received {text!r}."
             )
         chosen = [int(rank)] if colon else range(num_workers)
         if colon and chosen[0] in named:
             raise ValueError(
-                f"{option} names rank {chosen[0]} twice: {text!r}. Name each rank once; 3 is both streams."
+                f"{option} names rank {chosen[0]} twice: {text!r}. Name each rank once; 3 selects both streams."
             )
         named.update(chosen)
         for number in chosen:
@@ -235,9 +235,9 @@ class Front:
         descendants.end_all()
         name = signal.Signals(signal_number).name
         print(
-            f"hocket run: the process that keeps the ranks was killed by signal {signal_number} ({name}), and all "
-            "ranks have ended with it. It uses little memory itself, so look for who sent the signal, or at `dmesg`; "
-            "then run it again.",
+            f"hocket run: the process that supervises the ranks was killed by signal {signal_number} ({name}), and all "
+            "ranks ended with it. This process uses little memory, find the sender of the signal, or look at `dmesg`. "
+            "Then run the command again.",
             file=sys.stderr,
         )
         return 1
@@ -310,7 +310,7 @@ def parse_workers(text: str) -> int:
         gpus = node.count_gpus()
         if not gpus and text == "gpu":
             raise ValueError(
-                "--workers gpu asks for a rank for each GPU, but there is none here. Write --workers cpu, or a number."
+                "--workers gpu starts a rank for each GPU, but this machine has none. Write --workers cpu, or a number."
             )
         return gpus or node.count_cpus()
     if not text.isdecimal() or not 1 <= int(text[:10]) <= MAX_WORKERS:

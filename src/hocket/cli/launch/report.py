@@ -76,7 +76,7 @@ def explain(endings: Sequence[Ending], *, attempt: int, max_restarts: int) -> st
         parts.append(f"Last lines of rank {first.rank}'s stderr:\n" + _indent(first.death.stderr_tail))
     recorded = first.recorded.strip()
     if recorded and recorded.splitlines()[-1] not in first.death.stderr_tail:
-        parts.append("What it recorded in TORCHELASTIC_ERROR_FILE:\n" + _indent(texts.escape(recorded)))
+        parts.append("Its record in TORCHELASTIC_ERROR_FILE:\n" + _indent(texts.escape(recorded)))
     parts += _describe_others(first, [ending for ending in endings if ending is not first])
     parts.append(_advise(first, max_restarts))
     return "hocket run: " + "\n".join(parts) + "\n"
@@ -95,8 +95,8 @@ def tell_of_stragglers(endings: Sequence[Ending], living: Sequence[str], seconds
     """Return the line about ranks that go on long after others ended. They may be meant to, or wait for ever."""
     ended = ", ".join(str(ending.rank) for ending in sorted(endings, key=lambda one: one.rank))
     return (
-        f"hocket run: rank {ended} ended {seconds:.0f} s ago, and rank {', '.join(living)} goes on. If it waits for "
-        "one that has ended, Ctrl-C or SIGTERM ends the launch.\n"
+        f"hocket run: rank {ended} ended {seconds:.0f} s ago, but rank {', '.join(living)} is still running. If it "
+        "waits for a rank that has ended, stop the launch with Ctrl-C or SIGTERM.\n"
     )
 
 
@@ -105,7 +105,7 @@ def tell_of_server(ended: descendants.Ended) -> str:
     status = ended.exit_code if ended.signal_number is None else -ended.signal_number
     return (
         f"hocket run: the process that serves the store at MASTER_PORT (pid {ended.pid}) ended with status {status}; "
-        "ranks that need it now will fail. Look above and at `dmesg` for the cause.\n"
+        "ranks that need the store now will fail. For the cause, look above and at `dmesg`.\n"
     )
 
 
@@ -128,13 +128,12 @@ def _describe_others(first: Ending, others: Sequence[Ending]) -> list[str]:
     kinds: dict[str, list[int]] = {}
     for ending in others:
         if ending.death.expected:
-            kind = "ended by the launcher after that"
+            kind = "ended by the launcher afterwards"
         elif ending.death.exit_code == 0:
-            kind = "ended well"
+            kind = "ended without an error"
         else:
-            kind = (
-                f"{ending.describe()}, {'later' if ending.ended_at > first.ended_at else 'just before that was seen'}"
-            )
+            when = "later" if ending.ended_at > first.ended_at else "just before that failure was noticed"
+            kind = f"{ending.describe()}, {when}"
         kinds.setdefault(kind, []).append(ending.rank)
     return [
         f"{'Rank' if len(ranks) == 1 else 'Ranks'} {', '.join(map(str, ranks))}: {kind}."
@@ -145,17 +144,19 @@ def _describe_others(first: Ending, others: Sequence[Ending]) -> list[str]:
 def _advise(first: Ending, max_restarts: int) -> str:
     death = first.death
     if death.out_of_memory:
-        return "The kernel's out-of-memory killer was at work: use smaller batches, or fewer --workers."
+        return "The kernel's out-of-memory killer was active: use smaller batches, or fewer --workers."
     if death.signal_number == signal.SIGKILL:
         return (
-            "SIGKILL comes from outside, most often for want of memory: see `dmesg`, try smaller batches or "
-            "fewer --workers."
+            "SIGKILL comes from outside the process, most often because memory ran out: see `dmesg`, try smaller "
+            "batches or fewer --workers."
         )
     if death.signal_number in _CRASHES:
         return "Native code crashed: the stack shows which call; try it alone with --workers 1."
     if max_restarts:
-        return "No restart is left: mend the cause above, then run it again."
-    return "Mend the cause above, then run it again; --max-restarts N starts all ranks again after such a failure."
+        return "No restart is left: fix the cause above, then run the command again."
+    return (
+        "Fix the cause above, then run the command again; --max-restarts N starts all ranks again after such a failure."
+    )
 
 
 def _indent(text: str) -> str:

@@ -266,8 +266,8 @@ class ProcessGroup(dist.ProcessGroup):
         for which, given, sizes in (("output", output, output_sizes), ("input", tensor, input_sizes)):
             if not sizes and len(given) % self._size:
                 raise ValueError(
-                    f"all_to_all_single() has no {which}_split_sizes, so {self._size} ranks share the rows of the "
-                    f"{which} evenly, but there are {len(given)}. Pass {which}_split_sizes, or pad the tensor."
+                    f"all_to_all_single() has no {which}_split_sizes, so {self._size} ranks must share the rows of the "
+                    f"{which} evenly, but there are {len(given)} rows. Pass {which}_split_sizes, or pad the tensor."
                 )
         whole = tensors.lay_out(output)
         self.alltoall(
@@ -407,8 +407,8 @@ def _reduce_sparse(group: Any, tensor: torch.Tensor, op: ReduceOp) -> None:
     adds them up in the order of the ranks."""
     if op not in (ReduceOp.SUM, ReduceOp.MEAN):
         raise ValueError(
-            f"Sparse tensors can be summed or averaged, but received op={op.name}. Make them dense with .to_dense() "
-            "first."
+            f"Sparse tensors support only op=SUM and op=MEAN, but received op={op.name}. Make them dense with "
+            ".to_dense() first."
         )
     own = tensor.detach().coalesce()
     facts = torch.zeros(_MAX_SPARSE_DIMS + 2, dtype=torch.int64)
@@ -417,7 +417,8 @@ def _reduce_sparse(group: Any, tensor: torch.Tensor, op: ReduceOp) -> None:
     if any(not torch.equal(one[1:], facts[1:]) for one in of_ranks):
         shapes = [tuple(one[2:][one[2:] > 0].tolist()) for one in of_ranks]
         raise ValueError(
-            f"All ranks must reduce tensors of one shape and as many sparse dimensions, but they have {shapes}."
+            "All ranks must reduce tensors of the same shape and with the same number of sparse dimensions, but they "
+            f"have {shapes}."
         )
     counts = [int(one[0]) for one in of_ranks]
     most = max(counts)

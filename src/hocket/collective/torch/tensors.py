@@ -74,8 +74,8 @@ def find_op(opts: Any) -> ReduceOp:
     found = _OPS.get(asked)
     if found is None:
         raise ValueError(
-            f"The backend 'hocket' reduces by {', '.join(str(op).rpartition('.')[2] for op in _OPS)}, but received "
-            f"{getattr(asked, 'name', asked)}. Use one of these, or divide or multiply by yourself."
+            f"The backend 'hocket' supports the operations {', '.join(str(op).rpartition('.')[2] for op in _OPS)}, but "
+            f"received {getattr(asked, 'name', asked)}. Use one of these, or divide or multiply the result yourself."
         )
     return found
 
@@ -148,6 +148,6 @@ def _straighten(tensor: torch.Tensor) -> torch.Tensor:
 def _refuse(tensor: torch.Tensor) -> NoReturn:
     raise ValueError(
         f"The backend 'hocket' takes dense tensors on the CPU, but received one on {tensor.device} with layout "
-        f"{tensor.layout}. Move it with .cpu(), and make it dense with .to_dense(); or use a group of NCCL for GPUs. "
+        f"{tensor.layout}. Move it with .cpu(), and make it dense with .to_dense(); or use an NCCL group for GPUs. "
         "Only all_reduce takes sparse tensors (COO)."
     )

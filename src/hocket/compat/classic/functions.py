@@ -71,8 +71,8 @@ def save_checkpoint(**state: object) -> None:
         current.save_checkpoint(state)
     elif report_forms.get_optional_info("save_checkpoint") is not None:
         raise RuntimeError(
-            "save_checkpoint() is for functions that hocket.train.Trainer runs. In one that is run by fit(), write "
-            "the files into a folder, and report({...}, checkpoint=Checkpoint.from_directory(folder))."
+            "save_checkpoint() works only in functions that hocket.train.Trainer runs. In a function that fit() runs, "
+            "write the files into a folder, and call report({...}, checkpoint=Checkpoint.from_directory(folder))."
         )
 
 
@@ -87,7 +87,7 @@ def load_checkpoint() -> dict[str, Any] | None:
         return current.checkpoint
     if report_forms.get_optional_info("load_checkpoint") is not None:
         raise RuntimeError(
-            "load_checkpoint() is for functions that hocket.train.Trainer runs. In one that is run by fit(), call "
-            "get_checkpoint(), and read the files in its as_directory()."
+            "load_checkpoint() works only in functions that hocket.train.Trainer runs. In a function that fit() runs, "
+            "call get_checkpoint(), and read the files in its as_directory()."
         )
     return None

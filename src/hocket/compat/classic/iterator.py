@@ -73,8 +73,8 @@ class TrainingIterator:
         if self._results is None and not self._is_over:
             if not force:
                 _log.info(
-                    "There are reports to take before the final results. Iterate to the end, or write force=True to "
-                    "drop them."
+                    "There are no final results yet, because reports are left to read. Iterate to the end, or pass "
+                    "force=True to drop the reports."
                 )
                 return None
             self._guard(self._finish_now)
@@ -142,6 +142,6 @@ def _describe_mismatch(taken: Sequence[questions.HandOver | None]) -> str:
         f"rank {rank} {'returned' if one is None else f'called {one.call}()'}" for rank, one in enumerate(taken)
     )
     return (
-        f"Every rank must call report() and save_checkpoint() in the same order and as often, but {done}. Call them "
-        "in all ranks; do not put them under `if world_rank() == 0`: of checkpoints rank 0's is kept anyway."
+        f"Every rank must call report() and save_checkpoint() in the same order and equally often, but {done}. Call "
+        "them in all ranks, not under `if world_rank() == 0`: only rank 0's checkpoints are kept anyway."
     )

@@ -128,7 +128,7 @@ def _encode(call: str, values: dict[str, object]) -> bytes:
         blob: bytes = cloudpickle.dumps(values)
     except Exception as error:
         raise ValueError(
-            f"{call}() takes what can be pickled, but received {texts.safe_repr(values)}: {texts.safe_text(error)}. "
-            "Pass numbers, strings, arrays and state dicts."
+            f"{call}() takes values that can be pickled, but received {texts.safe_repr(values)}: "
+            f"{texts.safe_text(error)}. Pass numbers, strings, arrays and state dicts."
         ) from error
     return blob

@@ -81,7 +81,7 @@ class Trainer:
             raise ValueError(f"num_workers must be 1 or more, but received {num_workers!r}. Write num_workers=2.")
         if max_retries < -1:
             raise ValueError(
-                f"max_retries must be -1 (without end), 0 or more, but received {max_retries}. Leave it out for 3."
+                f"max_retries must be -1 (no limit), or 0 or more, but received {max_retries}. Leave it out for 3."
             )
         self._scaling = configs.ScalingConfig(
             num_workers=num_workers, use_gpu=use_gpu, resources_per_worker=resources_per_worker
@@ -330,7 +330,7 @@ def _build_args(function: object, config: object) -> tuple[object, ...]:
     if len(parameters) > 1:
         raise ValueError(
             f"train_func must take no argument or one (the configuration), but takes {len(parameters)}: "
-            f"{', '.join(parameters)}. Put them into config, and read them from the one argument."
+            f"{', '.join(parameters)}. Put the values into config, and read them from the one argument."
         )
     return (config or {},) if parameters else ()
 

@@ -290,7 +290,7 @@ def _list_ranks(given: object) -> list[int] | None:
 def _pick(results: list[dict[str, object]], rank: int) -> dict[str, object]:
     if not 0 <= rank < len(results):
         raise ValueError(
-            f"There is no rank {rank} to log: there are {len(results)}, from 0. Name another in worker_to_log or "
-            "workers_to_log."
+            f"There is no rank {rank} to log: the run has {len(results)} ranks, counted from 0. Name another rank in "
+            "worker_to_log or workers_to_log."
         )
     return results[rank]

@@ -248,7 +248,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         self._steps_per_epoch = self._steps_per_epoch or (self.params or {}).get("steps")
         if not self.staircase and not self._steps_per_epoch:
             raise ValueError(
-                "The learning rate changes with each batch, but how many an epoch has is unknown. Pass "
+                "The learning rate changes with each batch, but the number of batches in an epoch is unknown. Pass "
                 "steps_per_epoch=..."
             )
 

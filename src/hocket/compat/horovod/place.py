@@ -140,7 +140,7 @@ def is_homogeneous() -> bool:
 def choose_op(op: object, average: bool | None) -> Op:
     """Return the reduction that `op` or the older `average` names."""
     if op is not None and average is not None:
-        raise ValueError("Pass op or average, not both. op=hvd.Sum is what average=False was.")
+        raise ValueError("op and average cannot both be given. Pass op: op=hvd.Sum is the same as average=False.")
     if op is None:
         return Op.SUM if average is False else Op.AVERAGE
     if not isinstance(op, Op) or op is Op.ADASUM:
@@ -176,7 +176,7 @@ def refuse_options(options: Mapping[str, object]) -> None:
         neutral = _NEUTRAL.get(name)
         if neutral is None:
             raise TypeError(
-                f"DistributedOptimizer() has no argument {name!r}, and neither has Horovod's. It knows "
+                f"DistributedOptimizer() has no argument {name!r}, here or in Horovod. Its arguments include "
                 f"{', '.join(sorted(_NEUTRAL))}."
             )
         if ... not in neutral and value not in neutral:

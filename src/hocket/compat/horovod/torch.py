@@ -335,9 +335,15 @@ def DistributedOptimizer(
     if hasattr(optimizer, "skip_synchronize"):
         raise ValueError("DistributedOptimizer() received an optimizer that is distributed already. Call it once.")
     if backward_passes_per_step < 1:
-        raise ValueError(f"backward_passes_per_step must be 1 or more, but received {backward_passes_per_step!r}.")
+        raise ValueError(
+            f"backward_passes_per_step must be 1 or more, but received {backward_passes_per_step!r}. Leave it out for "
+            "1."
+        )
     if op not in (Average, Sum):
-        raise ValueError(f"A DistributedOptimizer's op must be hvd.Average or hvd.Sum, but received {op!r}.")
+        raise ValueError(
+            f"A DistributedOptimizer's op must be hvd.Average or hvd.Sum, but received {op!r}. Leave it out for "
+            "hvd.Average."
+        )
     names = [name for name, _ in named_parameters or ()]
     if len(set(names)) < len(names):
         double = next(name for name in names if names.count(name) > 1)

@@ -397,4 +397,4 @@ def _is_of_signal(error: BaseException) -> bool:
 
 
 def _build_cancelled() -> exceptions.TaskCancelledError:
-    return exceptions.TaskCancelledError("The pool was terminated before this was done.")
+    return exceptions.TaskCancelledError("The pool was terminated before this work was done.")

@@ -85,7 +85,10 @@ class AggregateFn(Accumulating):
         finalize: Callable[[Any], object] | None = None,
     ) -> None:
         if (accumulate_row is None) == (accumulate_block is None):
-            raise TypeError("AggregateFn() takes accumulate_row or accumulate_block, and one of them.")
+            raise TypeError(
+                "AggregateFn() needs either accumulate_row or accumulate_block, but received "
+                f"{'neither' if accumulate_row is None else 'both'}. Pass one of them."
+            )
         functions = {
             "init": init,
             "merge": merge,
@@ -284,5 +287,8 @@ def _keep(made: object) -> object:
 
 def _check_name(what: str, name: object) -> str:
     if not isinstance(name, str) or not name:
-        raise TypeError(f"{what}() takes a name, but received {name!r:.80}. Write {what}(..., name='longest').")
+        raise TypeError(
+            f"The name of {what}() must be a text that is not empty, but received {name!r:.80}. Write {what}(..., "
+            "name='longest')."
+        )
     return name

@@ -51,7 +51,7 @@ class Aggregation(abc.ABC):
     def _check_rest(self) -> None:
         alias, flag = self.alias_name, self.ignore_nulls
         for what, value, fits in (
-            ("alias_name must be a name", alias, alias is None or isinstance(alias, str)),
+            ("alias_name must be a text", alias, alias is None or isinstance(alias, str)),
             ("ignore_nulls must be True or False", flag, isinstance(flag, bool)),
         ):
             if not fits:

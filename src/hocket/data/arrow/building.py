@@ -115,8 +115,8 @@ def build_array(name: str, column: object) -> Any:
         return found
     except _list_refusals(pa) as error:
         raise ValueError(
-            f"Column {name!r} cannot be an Arrow column: {error}. Use batch_format='numpy', or make its values of one "
-            "type with map_batches()."
+            f"Column {name!r} cannot be an Arrow column: {error}. Use batch_format='numpy', or convert its values to "
+            "one type with map_batches()."
         ) from error
 
 
@@ -144,8 +144,8 @@ def convert(name: str, column: Any, kind: Any) -> Any:
         return kinds.decode_dictionary(found).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise TypeError(
-            f"Column {name!r} is {found.type} in some blocks and has to be {kind} beside others, which changes a "
-            f"value: {error}. Make it one type with map_batches()."
+            f"Column {name!r} is {found.type} in some blocks and must become {kind} to join the others, but this "
+            f"would change a value: {error}. Convert it to one type with map_batches()."
         ) from error
 
 
@@ -297,8 +297,8 @@ def merge_categories(name: str, dictionaries: Sequence[Any], *, ordered: bool) -
     except graphlib.CycleError as error:
         at, other, *_ = error.args[1]
         raise TypeError(
-            f"Column {name!r} has ordered categories, and {found[other].as_py()!r:.40} stands before "
-            f"{found[at].as_py()!r:.40} in some blocks and behind it in others. Give all blocks one order with "
+            f"Column {name!r} has ordered categories, but {found[other].as_py()!r:.40} comes before "
+            f"{found[at].as_py()!r:.40} in some blocks and after it in others. Give all blocks one order with "
             "map_batches(), such as batch['x'].cat.set_categories([...], ordered=True)."
         ) from None
 
@@ -378,8 +378,8 @@ def join_arrays(name: str, columns: Sequence[Any]) -> Any:
             return pa.concat_arrays(columns)
         except pa.ArrowInvalid as error:
             raise TypeError(
-                f"Column {name!r} of several blocks or chunks cannot be one of {kind}: {error} Make it another type "
-                "with map_batches(), or smaller blocks with repartition()."
+                f"The parts of column {name!r}, from several blocks or chunks, cannot be joined as {kind}: {error} "
+                "Convert the column to another type with map_batches(), or make smaller blocks with repartition()."
             ) from error
     if all(one.type == kind and one.dictionary.equals(columns[0].dictionary) for one in columns):
         return pa.concat_arrays(columns)

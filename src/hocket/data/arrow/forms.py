@@ -190,7 +190,10 @@ def read_table(table: Any) -> dict[str, object]:
     names = table.column_names
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"A table's columns must have different names, but {twice} come twice. Rename them.")
+        raise ValueError(
+            f"A table's columns must have different names, but these names occur more than once: {twice}. Rename the "
+            "columns."
+        )
     columns = {name: read_column(building.flatten(table.column(at), name)) for at, name in enumerate(names)}
     return {**columns, **{name: _stack(columns[name], shape) for name, shape in _list_shapes(table.schema)}}
 

@@ -42,7 +42,8 @@ def read_frame(frame: Any) -> dict[str, object]:
     """Return the columns of a data frame, by name. Its index is dropped."""
     if not frame.columns.is_unique:
         raise ValueError(
-            f"A data frame's columns must have different names, but they are {list(frame.columns)}. Rename them."
+            f"A data frame's columns must have different names, but received {list(frame.columns)}. Rename the "
+            "repeated ones."
         )
     return {name: read_series(frame[name]) for name in frame.columns}
 

@@ -23,7 +23,7 @@ def load(caller: str, module: str = "pyarrow") -> Any:
     Raises:
         MissingExtraError: pyarrow is not installed.
     """
-    remedy = "Run pip install 'hocket[data]'; from_items(), from_numpy() and range() do without it."
+    remedy = "Run pip install 'hocket[data]'; from_items(), from_numpy() and range() work without it."
     found = extras.load(module, caller, "pyarrow", remedy)
     _teach_arrays()
     return found
@@ -135,8 +135,8 @@ def convert_times(times: Array) -> Array:
         is_same &= np.isnat(times) | (np.abs(made) < 1 << 31)
     if not is_same.all():
         raise OverflowError(
-            f"{times[~is_same][0]!r} has no equal among Arrow's times: these are days of 32 bits, seconds, or parts of "
-            "them down to nanoseconds, of 64"
+            f"{times[~is_same][0]!r} is not among Arrow's times, which are 32-bit days, or 64-bit seconds, "
+            "milliseconds, microseconds or nanoseconds"
         )
     return found.astype(aim)
 

@@ -111,14 +111,16 @@ def build_tensors(pa: Any, name: str, column: kinds.Array) -> object:
     if kind is None:
         raise ValueError(
             f"Column {name!r} has arrays of {column.dtype}, for which Arrow has no type. Use batch_format='numpy', or "
-            "make them numbers, texts or times with map_batches()."
+            "convert them to numbers, texts or times with map_batches()."
         )
     count, size = len(column), math.prod(column.shape[1:])
     flat = np.ascontiguousarray(column).reshape(-1)
     if not hasattr(kind, "permutation"):
         found = _assemble(flat, kind.kind, np.full(count, size), [column.shape[1:]] * count, None)
         if found is None:
-            raise ValueError(f"Column {name!r} has texts that are no Unicode. Make bytes of them with map_batches().")
+            raise ValueError(
+                f"Column {name!r} has texts that are not valid Unicode. Convert them to bytes with map_batches()."
+            )
         return found
     if count and column.dtype.isnative:
         return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(column))

@@ -296,11 +296,13 @@ class PoolPolicy:
         if running and not lost.is_superfluous:
             running[0].deaths += 1  # an actor works on its first job, so only that one may have killed it
             if running[0].deaths > MOST_RESTARTS:
-                running[0].error = self._explain_deaths(f"{running[0].deaths} actors, one after the other", error)
+                running[0].error = self._explain_deaths(
+                    f"{running[0].deaths} actors, one after the other, on the same block", error
+                )
         elif not (lost.is_ready or lost.is_superfluous):
             self._unborn += 1
             if self._unborn > MOST_RESTARTS * self._share.most:
-                raise self._explain_deaths(f"{self._unborn} actors before they had made what they need", error)
+                raise self._explain_deaths(f"{self._unborn} actors before they were ready to work", error)
         if self._room.spans_nodes:  # results lie on the actor's node, so all blocks that it made may be gone
             running = [job for job in self.jobs if job.maker is lost]
             self._share = self._room.divide()[self._index]
@@ -309,7 +311,7 @@ class PoolPolicy:
 
     def _explain_deaths(self, what: str, error: exceptions.HocketError) -> exceptions.ActorDiedError:
         return exceptions.ActorDiedError(
-            f"`{self._pool.name}` has ended {what}. The last: {error}",
+            f"`{self._pool.name}` lost {what}. The last error: {error}",
             actor_id=getattr(error, "actor_id", ""),
             death=getattr(error, "death", None),
         )
@@ -318,8 +320,8 @@ class PoolPolicy:
         wanted = {"CPU": self._share.num_cpus, **_list_held(self._pool)}
         held = node.format_resources({name: amount for name, amount in wanted.items() if amount})
         return exceptions.ActorUnschedulableError(
-            f"`{self._pool.name}` has found no room for an actor in {self._patience_s:.0f} s: each holds {held}, and "
-            f"{self._room.describe()}. Have its actors hold less, or end what holds the rest."
+            f"`{self._pool.name}` found no room for an actor in {self._patience_s:.0f} s: each actor holds {held}, "
+            f"but {self._room.describe()}. Let its actors hold less, or end the work that holds the rest."
         )
 
 
@@ -452,7 +454,7 @@ class Allotment:
     def describe(self) -> str:
         """Describe the room that is left, for an error."""
         total, left = api.cluster_resources(), api.available_resources()
-        return f"of {node.format_resources(total)} there are {node.format_resources(left)} left"
+        return f"only {node.format_resources(left)} of {node.format_resources(total)} is free"
 
     def divide(self) -> list[Share]:
         """Return the current limits of each pool: with at least one actor each if CPUs were lost since the start, else

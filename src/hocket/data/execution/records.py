@@ -93,7 +93,7 @@ class Record:
     def describe(self) -> str:
         """Return a table of the stages, and the cause of the longest wait."""
         if not self.stages:
-            return "Nothing was executed yet: read it, or call materialize()."
+            return "Nothing was executed yet. Read the data set, or call materialize()."
         rows = [("stage", "blocks", "rows", "bytes", "waited for", "held up")]
         for stage, own in self._list_stages():
             counts = (f"{stage.num_blocks:,}", f"{stage.num_rows:,}", f"{stage.num_bytes:,}")
@@ -137,7 +137,7 @@ class Record:
         if not paths:
             return []
         more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
-        return [f"Left out, because they cannot be read: {len(paths)} files: {', '.join(paths[:_SHOWN])}{more}."]
+        return [f"{len(paths)} files were left out, because they cannot be read: {', '.join(paths[:_SHOWN])}{more}."]
 
     def _judge(self) -> str:
         last = self.stages[-1]

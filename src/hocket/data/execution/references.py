@@ -60,7 +60,7 @@ class RefRead:
             found = arrow.load(self.caller).ipc.open_stream(found).read_all()
         if isinstance(found, np.ndarray):
             found = {"data": found}
-        return blocks.build_from_batch(found, f"What a reference of {self.caller} stands for")
+        return blocks.build_from_batch(found, f"The value of a reference in {self.caller}")
 
 
 def list_reads(refs: object, caller: str) -> list[RefRead]:

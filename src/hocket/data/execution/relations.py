@@ -265,12 +265,14 @@ def _explain(duckdb: Any, error: Exception, statement: relations.Statement, limi
     text = str(error).splitlines()[0]
     if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory" in text:
         return MemoryError(
-            f"A relation of {len(statement.columns)} columns does not fit into the {limits.memory >> 20} MiB that it "
-            f"may use, nor into the disk: {text}. Raise ExecutionOptions(memory_limit=...), or make room."
+            f"A relation of {len(statement.columns)} columns fits neither into its {limits.memory >> 20} MiB of "
+            f"memory nor onto the disk: {text}. Raise ExecutionOptions(memory_limit=...), or free some disk space."
         )
     if isinstance(error, duckdb.OutOfRangeException | duckdb.ConversionException):
-        return OverflowError(f"A value is too large for its column: {text}. Make the column floats with map_batches().")
-    return ValueError(f"The engine for tables cannot do this: {text}.")
+        return OverflowError(
+            f"A value is too large for its column: {text}. Convert the column to floats with map_batches()."
+        )
+    return ValueError(f"DuckDB, the engine for tables, cannot do this: {text}.")
 
 
 def _build_reader(
@@ -441,8 +443,8 @@ def _narrow(column: Any, *, is_part: bool) -> object:
     if is_part or not arrow.load("A relation").types.is_decimal(found.type):
         return found
     raise OverflowError(
-        f"A value is too large for its column: {max(column.to_pylist(), key=abs)}. Make the column floats with "
-        "map_batches()."
+        f"A value is too large for its column: {max(column.to_pylist(), key=abs)}. Convert the column to "
+        "floats with map_batches()."
     )
 
 

@@ -192,8 +192,8 @@ def _zip(found: Blocks, op: plan.Zip, options: settings.ExecutionOptions, scope:
     counts = [sum(part.num_rows for part in side) for side in sides]
     if len(set(counts)) > 1:
         raise ValueError(
-            f"zip() puts columns beside each other, so all data sets need as many rows, but they have {counts}. Cut "
-            f"them with limit({min(counts)}), or join() them by a key."
+            f"zip() puts columns beside each other, so all data sets need equally many rows, but received {counts} "
+            f"rows. Cut them with limit({min(counts)}), or join() them by a key."
         )
     task = tasks.make_task(scope, _put_together, "zip", tasks.choose_cpus(options))
     start = 0

@@ -168,9 +168,10 @@ def check_store(options: settings.ExecutionOptions) -> None:
     held = int(session.get_engine().resources.get_total_resources().get("object_store_memory", 0))
     if held > most:
         raise ValueError(
-            f"ExecutionOptions(memory_limit={options.memory_limit}) was given, but this keeps rows in the session's "
-            f"store, which may have {held:,} bytes in memory, and a sixth of the limit is {most:,}. Start the "
-            f"session with hocket.init(object_store_memory={most}), or raise the limit to {6 * held}."
+            f"memory_limit={options.memory_limit} of ExecutionOptions allows a sixth, {most:,} bytes, for the "
+            f"session's object store, which keeps rows of this operation, but the store may take {held:,} bytes of "
+            f"memory. Start the session with hocket.init(object_store_memory={most}), or raise the limit to "
+            f"{6 * held}."
         )
 
 

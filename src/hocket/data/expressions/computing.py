@@ -33,7 +33,7 @@ def compute_mask(expr: tree.Expr, block: blocks.Block, what: str) -> npt.NDArray
     found = _compute_array(expr, block, what)
     if not (pa.types.is_boolean(found.type) or pa.types.is_null(found.type)):
         raise ValueError(
-            f"{what} gives {found.type}, where a condition gives True or False. Write filter(col('x') > 0)."
+            f"{what} gives {found.type}, but a condition must give True or False. Write filter(expr=col('x') > 0)."
         )
     kept = found.cast("bool").fill_null(False).to_numpy(zero_copy_only=False)
     return np.flatnonzero(kept)
@@ -48,15 +48,15 @@ def _compute_array(expr: tree.Expr, block: blocks.Block, what: str) -> Any:
         found = _walk(expr, compute, arrays.__getitem__, _build_scalar)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, pa.ArrowKeyError, OverflowError) as error:
         there = ", ".join(f"{name!r} ({array.type})" for name, array in arrays.items())
-        raise ValueError(f"{what} cannot be computed: {error}. It needs the columns {there}.") from error
+        raise ValueError(f"{what} cannot be computed: {error}. It uses the columns {there}.") from error
     if isinstance(found, pa.Scalar):
         return pa.array([found.as_py()] * block.num_rows, found.type)
     if isinstance(found, pa.ChunkedArray):
         found = arrow.flatten(found)
     if not isinstance(found, pa.Array) or len(found) != block.num_rows:
         raise ValueError(
-            f"{what} gives {found!r:.80} for {block.num_rows} rows. A function of udf() takes Arrow arrays, and "
-            "returns one with a value for each row."
+            f"{what} gives {found!r:.80} for {block.num_rows} rows. A function of udf() takes Arrow arrays, and must "
+            "return an Arrow array with one value for each row."
         )
     return found
 
@@ -90,7 +90,7 @@ def to_arrow(expr: tree.Expr, what: str) -> Any:
     compute = arrow.load(what, "pyarrow.compute")
     if (strange := _find_strange(expr)) is not None:
         raise ValueError(
-            f"{what}: {expr!r} has {strange}(), which cannot be asked of the files. Write "
+            f"{what}: {expr!r} calls {strange}(), which cannot be evaluated while files are read. Write "
             "read_parquet(...).filter(expr=...)."
         )
     return _walk(expr, compute, compute.field, lambda value: compute.scalar(_fit(value)))

@@ -99,7 +99,7 @@ class DataType:
     def __post_init__(self) -> None:
         if not isinstance(self.kind, _load().DataType | np.dtype | type):
             raise TypeError(
-                f"DataType() takes a type of Arrow's, numpy's or Python's, but received {self.kind!r:.80}. Write "
+                f"DataType() takes an Arrow, numpy or Python type, but received {self.kind!r:.80}. Write "
                 "DataType.int64(), or DataType.from_numpy('int64')."
             )
 
@@ -183,8 +183,8 @@ class DataType:
         usual, units = _TEMPORAL.get(name, (None, ()))
         if name not in _TEMPORAL or (unit is not None and unit not in units):
             raise ValueError(
-                f"temporal() takes one of {', '.join(_TEMPORAL)}, and its unit, but received {temporal_type!r} and "
-                f"{unit!r}. Write temporal('timestamp', 'us')."
+                f"temporal() takes one of {', '.join(_TEMPORAL)}, and a unit of that type, but received "
+                f"{temporal_type!r} and {unit!r}. Write temporal('timestamp', 'us')."
             )
         chosen = [] if usual is None else [unit or usual]
         return DataType(getattr(_load(), name)(*chosen, **({"tz": tz} if name == "timestamp" else {})))
@@ -201,7 +201,10 @@ class DataType:
         if self.kind in _PYTHON:
             return pa.types.lib.ensure_type(_PYTHON[self.kind])
         if not values:
-            raise ValueError(f"Arrow has no type for {self.kind.__name__}. Write to_arrow_dtype(values).")
+            raise ValueError(
+                f"Arrow has no type for all values of {self.kind.__name__}. Write to_arrow_dtype(values) for the type "
+                "of some values."
+            )
         return pa.array(values).type
 
     def to_numpy_dtype(self) -> np.dtype[Any]:
@@ -221,7 +224,7 @@ class DataType:
             ValueError: This is a type of Arrow's or numpy's.
         """
         if not self.is_python_type():
-            raise ValueError(f"{self!r} is no type of Python's. Write to_arrow_dtype() or to_numpy_dtype().")
+            raise ValueError(f"{self!r} is not a Python type. Write to_arrow_dtype() or to_numpy_dtype().")
         found: type = self.kind
         return found
 

@@ -187,7 +187,7 @@ def _is_in(compute: Any, value: Value, *, values: tuple[Any, ...]) -> Value:
     elif found.type != value.type:
         shared = arrow.unify([found.type, value.type])
         if shared is None:
-            raise pa.ArrowTypeError(f"is_in() has {found.type} for values that are {value.type}")
+            raise pa.ArrowTypeError(f"is_in() received values of type {found.type} for a column of type {value.type}")
         try:
             value, found = value.cast(shared), found.cast(shared)
         except pa.ArrowInvalid:  # the shared type lacks a number

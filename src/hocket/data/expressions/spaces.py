@@ -210,7 +210,10 @@ class Lists(_Space[E]):
             step = 1 if which.step is None else which.step
             return self.slice(0 if which.start is None else which.start, which.stop, step)
         if isinstance(which, bool) or not isinstance(which, int):
-            raise TypeError(f"A list has values by number, but received {which!r:.80}. Write .list[0] or .list[0:2].")
+            raise TypeError(
+                f"A list is indexed by a whole number or a slice, but received {which!r:.80}. Write .list[0] or "
+                ".list[0:2]."
+            )
         return self.get(which)
 
     def slice(self, start: int = 0, stop: int | None = None, step: int = 1) -> E:
@@ -230,7 +233,8 @@ class Lists(_Space[E]):
         given, known = (order, null_placement), (("ascending", "descending"), ("at_end", "at_start"))
         if given[0] not in known[0] or given[1] not in known[1]:
             raise ValueError(
-                f"sort() takes an order, {known[0]}, and a place of missing values, {known[1]}, but received {given}."
+                f"sort() takes an order from {known[0]}, and a place for missing values from {known[1]}, but received "
+                f"{given}."
             )
         return self._call("list.sort", reverse=order == "descending", nulls_first=null_placement == "at_start")
 
@@ -288,7 +292,7 @@ class Structs(_Space[E]):
         """Return the value of a key: ``col("point").struct["x"]``."""
         given: object = field_name
         if not isinstance(given, str):
-            raise TypeError(f"A dict has values by name, but received {given!r:.80}. Write .struct['x'].")
+            raise TypeError(f"A dict's values are selected by name, but received {given!r:.80}. Write .struct['x'].")
         return self.field(field_name)
 
     def field(self, field_name: str) -> E:

@@ -50,7 +50,9 @@ def read(given: object) -> Any:
     try:
         parsed = ast.parse(given.strip(), mode="eval").body
     except SyntaxError as error:
-        raise ValueError(f"expr={given!r} is no expression: {error.msg}. Write for example expr='x > 3'.") from None
+        raise ValueError(
+            f"expr={given!r} is not an expression: {error.msg}. Write expr='x > 3', for example."
+        ) from None
     if isinstance(parsed, ast.Constant | ast.BinOp | ast.List | ast.Tuple):
         raise _refuse(parsed, given)
     return _build(parsed, given)
@@ -110,6 +112,7 @@ def _compare(node: ast.Compare, text: str) -> tree.Expr:
 
 def _refuse(node: ast.AST, text: str) -> ValueError:
     return ValueError(
-        f"expr={text!r} has {ast.unparse(node)!r}, which is no condition on columns. It may have names of columns, "
-        "numbers, texts, + - * / // %, comparisons, in, is None, and, or, not. Write a function for more."
+        f"expr={text!r} contains {ast.unparse(node)!r}, which a condition on columns cannot contain. A condition may "
+        "have names of columns, numbers, texts, + - * / // %, comparisons, in, is None, and, or, not. For anything "
+        "else, write a function."
     )

@@ -62,10 +62,10 @@ def rename_columns(self: Self, names: Mapping[str, str] | Sequence[str], **of_ra
         raise TypeError(f"rename_columns() takes a dict, but received {names!r}. Write {{'old': 'new'}}.")
     given = dict(several) if isinstance(several, Mapping) else tuple(several)
     if not given:
-        raise ValueError(f"rename_columns() needs a name, but received {names!r}. Write {{'old': 'new'}}.")
+        raise ValueError(f"rename_columns() needs at least one name, but received {names!r}. Write {{'old': 'new'}}.")
     new = given.values() if isinstance(given, dict) else given
     if not all(isinstance(name, str) for name in new):
-        raise TypeError(f"rename_columns() gives names, which are texts, but received {names!r}.")
+        raise TypeError(f"rename_columns() needs texts as new names, but received {names!r}. Write {{'old': 'new'}}.")
     return _try(self, "rename_columns", steps.rename_columns, given)
 
 

@@ -35,12 +35,12 @@ def explain(self: Planned) -> str:
         1. read 1 blocks
         2. map_batches(max)
         3. shuffle(seed=3)
-        The same rows in the same order each time, if this gives the same for the same rows: map_batches(max).
+        The same rows in the same order each time, if these return the same for the same rows: map_batches(max).
     """
     names = [plan.describe(op) for op in self._plan.ops]
     lines = [f"{number}. {line}" for number, line in enumerate([f"read {len(self._plan.reads)} blocks", *names], 1)]
     unknown = [name for name, op in zip(names, self._plan.ops, strict=True) if not plan.is_exact(op)]
-    said = f", if this gives the same for the same rows: {', '.join(unknown)}" if unknown else ""
+    said = f", if these return the same for the same rows: {', '.join(unknown)}" if unknown else ""
     text = "\n".join([*lines, f"The same rows in the same order each time{said}."])
     print(text)
     return text
@@ -141,7 +141,8 @@ def take_batch(self: Planned, batch_size: int = 20, *, batch_format: str | None 
     for batch in batches.iter_batches(self, batch_size=batch_size, batch_format=batch_format, prefetch_batches=0):
         return batch
     raise ValueError(
-        "take_batch() was called, but the data set has no rows. Look at what filter() or the files leave with count()."
+        "take_batch() was called, but the data set has no rows. Check with count() how many rows filter() or the "
+        "files leave."
     )
 
 

@@ -192,14 +192,20 @@ def filter_rows(
         [{'id': 3}, {'id': 4}]
     """
     if isinstance(fn, tree.Expr):
-        raise TypeError("filter() takes an expression by name. Write filter(expr=col('x') > 3).")
+        raise TypeError(
+            f"filter() takes an expression only by its keyword expr, but received {fn!r:.80} without it. Write "
+            "filter(expr=col('x') > 3)."
+        )
     if (fn is None) == (expr is None):
-        raise ValueError("filter() takes a function, or expr=, and one of them. Write filter(expr='x > 3').")
+        raise ValueError(
+            f"filter() needs either a function or expr=, but received {'neither' if fn is None else 'both'}. Write "
+            "filter(expr='x > 3')."
+        )
     if expr is None:
         return self._then(calls.read_call("filter", fn, how, ("expr",)).build(steps.filter_rows, keeps_rows=False))
     calls.read_call("filter", fn, how, ("expr",))  # raises for an unknown keyword first
     if how:
-        raise ValueError(f"filter(expr=...) calls no function, so {sorted(how)} says nothing. Leave it out.")
+        raise ValueError(f"filter(expr=...) calls no function, so {sorted(how)} would have no effect. Leave this out.")
     read = text.read(expr)
     step = functools.partial(steps.filter_expression, expression=read, given=f"{expr!s:.80}")
     scan = operator.methodcaller("filter", read)
@@ -296,7 +302,8 @@ def repartition(
     """
     if (num_blocks is None) == (target_num_rows_per_block is None):
         raise ValueError(
-            "repartition() takes num_blocks or target_num_rows_per_block, and one of them. Write repartition(8)."
+            "repartition() needs either num_blocks or target_num_rows_per_block, but received "
+            f"{'neither' if num_blocks is None else 'both'}. Write repartition(8)."
         )
     reading.check_count("num_blocks", num_blocks, 1)
     reading.check_count("target_num_rows_per_block", target_num_rows_per_block, 1)

@@ -55,7 +55,7 @@ def streaming_train_test_split(
             f"split_type={split_type!r}, hash_column={hash_column!r}."
         )
     if split_type == "hash" and seed is not None:
-        raise ValueError("A seed is for split_type='random': hashes are always the same. Leave it out.")
+        raise ValueError(f"seed={seed!r} is for split_type='random' only: hashes are always the same. Leave it out.")
     reading.check_count("seed", seed, 0)
     chosen = secrets.randbelow(1 << 31) if seed is None else int(seed)
     step = functools.partial(steps.take_share, share=test_size, seed=chosen, column=hash_column)
@@ -138,7 +138,7 @@ def split_proportionately(self: Self, proportions: Sequence[float]) -> list[Self
     given = list(several) if isinstance(several, Iterable) else []
     if not given or not all(_is_share(one) for one in given) or sum(given) >= 1:
         raise ValueError(
-            f"proportions must be above 0, and less than 1 together, but received {given}. Write "
+            f"proportions must be above 0, and their sum below 1, but received {given}. Write "
             "split_proportionately([0.8]) for 80 and 20 %."
         )
     source = execution.Source(self._store(), None)
@@ -148,7 +148,8 @@ def split_proportionately(self: Self, proportions: Sequence[float]) -> list[Self
         most = ends[at] = min(ends[at], most - 1)
     if ends[0] <= 0:
         raise ValueError(
-            f"split_proportionately({given}) leaves no row of {source.num_rows} for the first part. Take larger shares."
+            f"split_proportionately({given}) leaves none of {source.num_rows} rows for the first part. Take larger "
+            "shares."
         )
     return _cut(self, source, [0, *ends, source.num_rows])
 
@@ -181,13 +182,18 @@ def train_test_split(
         )
     if stratify is not None:
         if shuffle or is_count:
-            raise ValueError("stratify needs test_size as a share, and no shuffle. Write stratify='y' alone.")
+            raise ValueError(
+                f"stratify needs a test_size between 0 and 1, and shuffle=False, but received test_size={test_size!r} "
+                f"and shuffle={shuffle!r}. Write train_test_split(0.2, stratify='y')."
+            )
         return _split_groups(self, stratify, float(test_size))
     whole = (rows.random_shuffle(self, seed=seed) if shuffle else self)._store()
     source = execution.Source(whole, None)
     size = int(test_size) if is_count else math.ceil(source.num_rows * test_size - 1e-9)
     if size >= source.num_rows:
-        raise ValueError(f"test_size={test_size} leaves nothing of {source.num_rows} rows to train with.")
+        raise ValueError(
+            f"test_size={test_size} leaves none of {source.num_rows} rows for training. Use a smaller test_size."
+        )
     train, test = _cut(self, source, [0, source.num_rows - size, source.num_rows])
     return train, test
 

@@ -53,7 +53,8 @@ def sort(
     ways = list(several) if isinstance(several, Iterable) else ways
     if len(ways) != len(keys) or not all(isinstance(way, bool) for way in ways):
         raise ValueError(
-            f"descending must be True or False, or one of these for each of {list(keys)}, but received {descending!r}."
+            f"descending must be True or False, or a list with one of these for each of {list(keys)}, but received "
+            f"{descending!r}."
         )
     return _relate(self, relations.Sort(keys, tuple(ways)))
 
@@ -127,11 +128,11 @@ def join(
             f"join_type must be one of {', '.join(relations.JOINS)}, but received {join_type!r}.{question}"
         )
     if not _has_plan(ds):
-        raise TypeError(f"join() takes a data set, but received {ds!r:.80}. Make one, as with from_pandas().")
+        raise TypeError(f"join() takes a data set, but received {ds!r:.80}. Make one, for example with from_pandas().")
     keys = _check_keys("join", on)
     others = keys if right_on is None else _check_keys("join", right_on)
     if len(keys) != len(others):
-        raise ValueError(f"on and right_on must name as many columns, but received {keys} and {others}.")
+        raise ValueError(f"on and right_on must name equally many columns, but received {keys} and {others}.")
     query = relations.Join(
         how=join_type,
         on=keys,
@@ -298,7 +299,9 @@ class GroupedData(Generic[D]):
                 )
         aggs = _name_apart(aggs)
         if not aggs:
-            raise ValueError("aggregate() was given no aggregate. Write aggregate(aggregates.Count()), for example.")
+            raise ValueError(
+                "aggregate() needs at least one aggregate. Write aggregate(aggregates.Count()), for example."
+            )
         engine.load("aggregate()")
         sql = tuple(one for one in aggs if isinstance(one, aggregates.Aggregation))
         own = tuple(one for one in aggs if isinstance(one, aggregates.Accumulating))
@@ -335,7 +338,7 @@ class GroupedData(Generic[D]):
     def _accumulate(self, aggs: tuple[aggregates.Accumulating, ...]) -> D:
         names = [*self._keys, *(one.name for one in aggs)]
         if len(set(names)) < len(names):
-            raise ValueError(f"Two columns of the result would have one name: {names}. Choose other names.")
+            raise ValueError(f"Two columns of the result would have the same name: {names}. Choose other names.")
         name = f"aggregate({', '.join(one.name for one in aggs)})"
         found: Any = self._dataset
         step = functools.partial(engine.accumulate, self._keys, aggs)
@@ -383,8 +386,8 @@ class GroupedData(Generic[D]):
         found = [name for name, kind in kinds.items() if columns.is_number(kind) and name not in self._keys]
         if not found:
             raise ValueError(
-                f"{verb}() takes all columns of numbers that are no keys, but of the columns {schema.names} there is "
-                f"none. Name a column: {verb}('x')."
+                f"{verb}() without a name takes all columns of numbers except the keys, but the columns "
+                f"{schema.names} include none. Name a column: {verb}('x')."
             )
         return found
 
@@ -451,6 +454,8 @@ def _has_plan(value: object) -> bool:
 def _list_plans(verb: str, others: Sequence[Planned]) -> tuple[plan.Plan, ...]:
     for other in others:
         if not _has_plan(other):
-            raise TypeError(f"{verb}() takes data sets, but received {other!r:.80}. Make one, as with from_pandas().")
+            raise TypeError(
+                f"{verb}() takes data sets, but received {other!r:.80}. Make one, for example with from_pandas()."
+            )
     reading.check_count(f"the number of data sets of {verb}()", len(others), 1)
     return tuple(other._plan for other in others)

@@ -70,7 +70,7 @@ def write_parquet(
         schema = pa.schema([field for field in schema if field.name not in names])
     elif schema is not None:
         raise TypeError(
-            f"schema must be one of Arrow's, but received {schema!r:.80}. Write pyarrow.schema([('x', "
+            f"schema must be an Arrow schema, but received {schema!r:.80}. Write pyarrow.schema([('x', "
             "pyarrow.float32())])."
         )
     write_files(self, "write_parquet()", path, writing.Parquet(options, schema), how, columns=names)
@@ -229,8 +229,8 @@ def write_files(
     flavor = how.get("partitioning_flavor", "hive")
     if flavor not in ("hive", None) or ("partitioning_flavor" in how and not columns):
         raise ValueError(
-            f"{caller} received partitioning_flavor={flavor!r} and partition_cols={list(columns)}. The flavor is "
-            "'hive' or None, and needs partition_cols=['year']."
+            f"{caller} received partitioning_flavor={flavor!r} and partition_cols={list(columns)}. The flavor must be "
+            "'hive' or None, and needs partition columns, such as partition_cols=['year']."
         )
     folder = writing.open_folder(caller, path, how.get("filesystem"), how.get("mode", "append"), form.ending)
     if folder is None:
@@ -305,7 +305,9 @@ def _read_sizes(caller: str, how: Mapping[str, Any]) -> tuple[int | None, int | 
         reading.check_count(name, how.get(name), 1)
     names = how.get("filename_provider")
     if names is not None and not isinstance(names, naming.FilenameProvider):
-        raise TypeError(f"filename_provider must be a FilenameProvider, but received {names!r:.80}. Derive a class.")
+        raise TypeError(
+            f"filename_provider must be a FilenameProvider, but received {names!r:.80}. Derive a class from that."
+        )
     least, most = how.get("min_rows_per_file"), how.get("max_rows_per_file")
     if least is None:
         least = how.get("num_rows_per_file")

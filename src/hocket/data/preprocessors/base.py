@@ -243,11 +243,13 @@ class Preprocessor:
 
     def _fit(self, ds: dataset.Dataset) -> Any:
         """Return a dict of results, for `stats_`; or keep the results in attributes and return anything else."""
-        raise NotImplementedError(f"{type(self).__name__} has no _fit(dataset). Write one; or _is_fittable = False.")
+        raise NotImplementedError(
+            f"{type(self).__name__} has no _fit(dataset). Write this method, or set _is_fittable = False."
+        )
 
     def _apply(self, block: blocks.Block) -> blocks.Block:
         """Transform a block. Runs in tasks."""
-        return blocks.build_from_batch(_call_own(self, block), f"What {type(self).__name__} returns")
+        return blocks.build_from_batch(_call_own(self, block), f"The result of {type(self).__name__}")
 
     def _apply_to_batch(self, batch: blocks.Batch) -> blocks.Batch:
         """Transform a batch."""
@@ -300,7 +302,8 @@ def _find_transform(own: Preprocessor) -> tuple[str, Callable[[Any], Any]]:
         if function is not None:
             return form, function
     raise NotImplementedError(
-        f"{type(own).__name__} transforms nothing. Write _transform_numpy(self, batch), or _transform_pandas."
+        f"{type(own).__name__} has no method that transforms. Write _transform_numpy(self, batch), or "
+        "_transform_pandas."
     )
 
 
@@ -352,6 +355,6 @@ def check_dataset(verb: str, given: object) -> None:
     """Raise if an argument is no data set."""
     if not isinstance(given, dataset.Dataset):
         raise TypeError(
-            f"{verb}() takes a data set, but received {texts.name_kind(given)}: {given!r:.80}. Make one, as with "
-            "data.from_pandas(frame), or call transform_batch()."
+            f"{verb}() takes a data set, but received {texts.name_kind(given)}: {given!r:.80}. Make one, for example "
+            "with data.from_pandas(frame), or call transform_batch()."
         )

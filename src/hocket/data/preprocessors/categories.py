@@ -39,8 +39,8 @@ def read_categories(name: str, given: Any) -> Categories:
     if getattr(given, "categories", None) is not None and hasattr(given, "ordered"):
         return Categories(tuple(given.categories.tolist()), bool(given.ordered))
     raise TypeError(
-        f"dtypes has for column {name!r} {given!r:.80}, where it needs categories. Write {{{name!r}: "
-        "pandas.CategoricalDtype(['a', 'b'])}}, or a list."
+        f"dtypes needs categories for column {name!r}, but received {given!r:.80}. Write {{{name!r}: "
+        "pandas.CategoricalDtype(['a', 'b'])}, or a list."
     )
 
 

@@ -70,5 +70,7 @@ def check_dtypes(dtypes: Mapping[str, object], names: Sequence[str]) -> dict[str
         raise TypeError(f"dtypes must be a dict of categories by column, but received {dtypes!r:.80}.")
     for name in dtypes:
         if name not in names:
-            raise ValueError(f"dtypes names the column {name!r}, but columns are {list(names)}. Name one of these.")
+            raise ValueError(
+                f"dtypes names the column {name!r}, which is not one of columns={list(names)}. Name one of these."
+            )
     return {name: categories.read_categories(name, given) for name, given in dtypes.items()}

@@ -67,7 +67,7 @@ def _check_bins(bins: object, names: Sequence[str]) -> None:
     """Raise if bins given by column lack a column."""
     lacking = [name for name in names if name not in bins] if isinstance(bins, Mapping) else []
     if lacking:
-        raise ValueError(f"bins is a dict without the columns {lacking}. Name bins for each of {list(names)}.")
+        raise ValueError(f"bins is a dict that lacks the columns {lacking}. Give the bins of each of {list(names)}.")
 
 
 @final
@@ -120,14 +120,14 @@ class CustomKBinsDiscretizer(_Discretizer, stateless.StatelessPerColumn):
         except TypeError:
             edges, whole = [], False
         if not whole:
-            raise TypeError(f"bins must be the edges of bins, but received {given!r:.80}. Write bins=[0, 1, 10].")
+            raise TypeError(f"bins must be a list of edges, but received {given!r:.80}. Write bins=[0, 1, 10].")
         edges = np.array(edges).tolist()
         if self.duplicates == "drop":
             edges = list(dict.fromkeys(edges))
         if len(edges) < 2 or edges != sorted(set(edges)):
             raise ValueError(
-                f"bins must be two edges or more, rising, but received {edges}. Write bins=[0, 1, 10], or "
-                "duplicates='drop' to leave equal ones out."
+                f"bins must be two or more edges in rising order, but received {edges}. Write bins=[0, 1, 10], or "
+                "duplicates='drop' to leave equal edges out."
             )
         return edges
 
@@ -179,7 +179,7 @@ class UniformKBinsDiscretizer(_Discretizer):
         for number in given.values() if isinstance(given, Mapping) else [given]:
             if not isinstance(number, int) or isinstance(number, bool) or number < 1:
                 raise ValueError(
-                    f"bins must be how many bins there are, from 1, but received {number!r}. Write bins=4."
+                    f"bins must be the number of bins, a whole number from 1, but received {number!r}. Write bins=4."
                 )
 
     def _fit(self, ds: dataset.Dataset) -> base.Stats:

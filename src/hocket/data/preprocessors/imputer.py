@@ -74,7 +74,7 @@ class SimpleImputer(single.PerColumn):
             if stats[f"{self.strategy}({name})"] is None:
                 raise ValueError(
                     f"strategy={self.strategy!r} needs a value to learn from, but all values of column {name!r} are "
-                    "missing. Write strategy='constant' for it, or drop_columns()."
+                    "missing. Write strategy='constant' for this column, or leave it out with drop_columns()."
                 )
         return stats
 

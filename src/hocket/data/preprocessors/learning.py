@@ -32,8 +32,8 @@ def count_values(
         value = categories.freeze(row["value"])
         if isinstance(value, dict):
             raise TypeError(
-                f"{type(who).__name__} needs values that are categories, but column {column!r} holds dicts, such as "
-                f"{value!r:.80}. Make a text or a number of each with map_batches()."
+                f"{type(who).__name__} needs categories, but column {column!r} holds dicts, such as {value!r:.80}. "
+                "Convert each dict to a text or a number with map_batches()."
             )
         found[None if columns.is_missing(value) else value] = row["count()"]
     if not found and not ds.count():
@@ -98,6 +98,8 @@ def check_limits(what: str, limits: Mapping[str, int] | None, names: Sequence[st
         raise TypeError(f"{what} must be a dict of numbers by column, but received {limits!r:.80}. Write {{'x': 10}}.")
     for name, most in limits.items():
         if name not in names:
-            raise ValueError(f"{what} names the column {name!r}, but columns are {list(names)}. Name one of these.")
+            raise ValueError(
+                f"{what} names the column {name!r}, which is not one of columns={list(names)}. Name one of these."
+            )
         reading.check_count(f"{what}[{name!r}]", most, 1)
     return dict(limits)

@@ -57,12 +57,14 @@ def read(text: str, *, allow_functions: bool) -> object:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"This is no saved preprocessor, as it is no JSON: {error}. Pass what save() wrote.") from None
+        raise ValueError(
+            f"This is not a saved preprocessor, because it is not JSON: {error}. Pass what save() wrote."
+        ) from None
     version = found.get("hocket_preprocessor") if isinstance(found, dict) else None
     if version != _FORMAT:
         raise ValueError(
-            f'A saved preprocessor begins with "hocket_preprocessor": {_FORMAT}, but this has {version!r}. Pass what '
-            "save() of this version of Hocket wrote."
+            f'A saved preprocessor begins with "hocket_preprocessor": {_FORMAT}, but this text has {version!r} there. '
+            "Pass what save() of this version of Hocket wrote."
         )
     try:
         return _build(found, allow_functions)
@@ -82,8 +84,8 @@ def _build(found: Mapping[str, Any], allow_functions: bool) -> object:
     kind = _KNOWN.get(found.get("name", ""))
     if kind is None:
         raise ValueError(
-            f"There is no preprocessor {found.get('name')!r}: the names are {', '.join(sorted(_KNOWN))}. Import the "
-            "module that defines it."
+            f"No preprocessor has the name {found.get('name')!r}: the known names are {', '.join(sorted(_KNOWN))}. "
+            "Import the module that defines it."
         )
     arguments = {name: _decode(value, allow_functions) for name, value in found.get("arguments", {}).items()}
     stats = {name: _decode(value, allow_functions) for name, value in found.get("stats", {}).items()}
@@ -150,8 +152,8 @@ def _name(where: str, value: object) -> str:
     module, name = getattr(owner, "__module__", None), getattr(value, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str) or module == "__main__" or "<" in name:
         raise TypeError(
-            f"{where} is {value!r:.80}, which cannot be saved as JSON: plain values can, and functions of a module, by "
-            "their name. Move the function into a module, or use pickle."
+            f"{where} is {value!r:.80}, which cannot be saved as JSON. Only plain values, and functions of an "
+            "importable module, can be saved. Move the function into a module, or use pickle."
         )
     return f"{module}:{name}"
 
@@ -170,7 +172,9 @@ def _decode(value: object, allow_functions: bool) -> object:
     if word == "preprocessor":
         return _build(plain, allow_functions)
     if word not in _READERS:
-        raise ValueError(f"A saved preprocessor has a value of the unknown kind {word!r}. Use a later Hocket.")
+        raise ValueError(
+            f"A saved preprocessor has a value of the unknown kind {word!r}. Use a newer version of Hocket."
+        )
     return _READERS[word](_decode(plain, allow_functions))
 
 
@@ -185,8 +189,8 @@ _READERS: dict[str, Any] = {
     "timedelta": lambda parts: dt.timedelta(*parts),
     "decimal": decimal.Decimal,
     "dtype": np.dtype,
-    "timestamp": lambda text: frames.load("A preprocessor of nanoseconds", "leave them out").Timestamp(text),
-    "timespan": lambda text: frames.load("A preprocessor of nanoseconds", "leave them out").Timedelta(text),
+    "timestamp": lambda text: frames.load("A preprocessor with nanoseconds", "leave them out").Timestamp(text),
+    "timespan": lambda text: frames.load("A preprocessor with nanoseconds", "leave them out").Timedelta(text),
     "categories": lambda parts: categories.Categories(tuple(parts[0]), parts[1]),
 }
 
@@ -194,8 +198,8 @@ _READERS: dict[str, Any] = {
 def _import(name: str, allow_functions: bool) -> object:
     if not allow_functions:
         raise ValueError(
-            f"This preprocessor calls the function {name!r}, which would be imported. If you trust who wrote it, write "
-            "load(path, allow_functions=True)."
+            f"This preprocessor calls the function {name!r}, which load() would import. If you trust the author, "
+            "write load(path, allow_functions=True)."
         )
     module, _, path = name.partition(":")
     found: object = importlib.import_module(module)

@@ -75,8 +75,8 @@ def aggregate(
 def build_empty(kind: str) -> ValueError:
     """Return the error for a data set without rows."""
     return ValueError(
-        f"{kind}.fit() needs rows to learn from, but the data set has none. Look at what filter() or the files leave "
-        "with count()."
+        f"{kind}.fit() needs rows to learn from, but the data set has none. Check with count() how many rows filter() "
+        "or the files leave."
     )
 
 

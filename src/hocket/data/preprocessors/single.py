@@ -73,7 +73,7 @@ class Single(base.Preprocessor):
     def _build_outputs(self, block: blocks.Block, names: Sequence[str]) -> blocks.Block:
         if not self._may_lack_inputs:
             blocks.check_columns(self.get_input_columns(), names)
-        return blocks.build(self._compute(block), f"What {type(self).__name__} makes")
+        return blocks.build(self._compute(block), f"The result of {type(self).__name__}")
 
 
 class PerColumn(Single):

@@ -201,14 +201,14 @@ class Concatenator(Stateless):
             return numbers
         if self.dtype.kind in "iu" and numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
             raise ValueError(
-                f"dtype={self.dtype.name!r} has no missing values, but columns {self.columns} hold NaN or infinity. "
-                "Fill them with SimpleImputer first, or write dtype='float32'."
+                f"dtype={self.dtype.name!r} cannot hold missing values, but columns {self.columns} hold NaN or "
+                "infinity. Fill them with SimpleImputer first, or write dtype='float32'."
             )
         if self.dtype.kind in "iu" and numbers.size:
             limits, least, most = np.iinfo(self.dtype), int(numbers.min()), int(numbers.max())
             if least < limits.min or most > limits.max:
                 raise ValueError(
-                    f"dtype={self.dtype.name!r} has numbers from {limits.min} to {limits.max}, but columns "
-                    f"{self.columns} hold some from {least} to {most}. Write a larger dtype, or 'float64'."
+                    f"dtype={self.dtype.name!r} holds numbers from {limits.min} to {limits.max}, but columns "
+                    f"{self.columns} have numbers from {least} to {most}. Write a larger dtype, or 'float64'."
                 )
         return numbers.astype(self.dtype)

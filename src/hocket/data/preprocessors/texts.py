@@ -34,7 +34,7 @@ def list_tokens(
         ):
             raise TypeError(
                 f"tokenization_fn of {who} must return a list of texts, but returned {tokens!r:.80} for {text!r:.40}. "
-                "Write for example return text.split()."
+                "Write return text.split(), for example."
             )
         found.append(None if tokens is None else list(tokens))
     return found

@@ -85,7 +85,7 @@ class WebDataset:
     def _finish(self, row: dict[str, object]) -> Mapping[str, object]:
         found: Any = self.decoder(row) if callable(self.decoder) else row
         if not isinstance(found, Mapping):
-            raise TypeError(f"decoder must return a sample, a dict, but returned {found!r:.80}")
+            raise TypeError(f"decoder must return a sample as a dict, but returned {found!r:.80}")
         if not self.expands_json or "json" not in found:
             return found
         inner = found["json"]
@@ -143,7 +143,7 @@ class _Tail:
         at = offset - self._end + len(self._last)
         mark = self._last[at : at + tarfile.BLOCKSIZE]
         if at < 0 or len(mark) < tarfile.BLOCKSIZE or any(mark):
-            raise ValueError("the archive is damaged, or was cut: it has no mark of its end")
+            raise ValueError("the archive is damaged or incomplete: it has no end mark")
 
 
 NUMBERS: Final = ("cls", "cls2", "index", "inx", "id")

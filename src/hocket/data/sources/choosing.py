@@ -69,7 +69,7 @@ class Choice:
         kind: Any = self.partitioning
         chosen: object = self.partition_filter
         if several is not None and (isinstance(several, str) or not all(isinstance(one, str) for one in several)):
-            raise TypeError(f"file_extensions must be a list, but received {several!r:.80}. Write ['csv'].")
+            raise TypeError(f"file_extensions must be a list of texts, but received {several!r:.80}. Write ['csv'].")
         if kind is not None and not isinstance(kind, partitions.Partitioning):
             raise TypeError(
                 f"partitioning must be a Partitioning, but received {kind!r:.80}. Write Partitioning('hive')."
@@ -127,7 +127,7 @@ def _filter(
 ) -> list[filesystems.File]:
     kept = [file for file in found if chosen.filter_fn(chosen.partitioning.read(file.path, file.root))]
     if not kept:
-        raise FileNotFoundError(f"{caller}: partition_filter leaves none of {len(found)} files.")
+        raise FileNotFoundError(f"{caller}: partition_filter leaves none of {len(found)} files. Check its function.")
     return kept
 
 

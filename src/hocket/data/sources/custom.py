@@ -106,7 +106,7 @@ class TaskRead:
         """Yield the rows, in blocks."""
         left = self.task.per_task_row_limit
         for table in self.task():
-            block = blocks.build_from_batch(table, f"What a ReadTask of {self.name} gives")
+            block = blocks.build_from_batch(table, f"A table from a ReadTask of {self.name}")
             yield block if left is None else block.cut(0, left)
             left = None if left is None else left - block.num_rows
             if left is not None and left <= 0:
@@ -120,12 +120,14 @@ def list_reads(source: object, parallelism: int) -> list[TaskRead]:
     """Return a reader for each `ReadTask` of a user's source."""
     given: object = source
     if not hasattr(given, "get_read_tasks"):
-        raise TypeError(f"read_datasource() takes a Datasource, but received {source!r:.80}. Derive a class from it.")
+        raise TypeError(
+            f"read_datasource() takes a Datasource, but received {source!r:.80}. Derive a class from Datasource."
+        )
     tasks = given.get_read_tasks(parallelism)
     name = given.get_name() if hasattr(given, "get_name") else type(given).__name__
     strange = next((task for task in tasks if not isinstance(task, ReadTask)), None)
     if strange is not None:
-        raise TypeError(f"get_read_tasks() of {name} must return a list of ReadTask, but one is {strange!r:.80}.")
+        raise TypeError(f"get_read_tasks() of {name} must return a list of ReadTask, but the list has {strange!r:.80}.")
     return [TaskRead(task, name) for task in tasks]
 
 
@@ -192,7 +194,7 @@ class Datasink(abc.ABC, Generic[Returned]):
 def check_sink(sink: object) -> None:
     """Raise if an object lacks the methods of a target."""
     if not hasattr(sink, "write") or not hasattr(sink, "on_write_complete"):
-        raise TypeError(f"write_datasink() takes a Datasink, but received {sink!r:.80}. Derive a class from it.")
+        raise TypeError(f"write_datasink() takes a Datasink, but received {sink!r:.80}. Derive a class from Datasink.")
 
 
 def start(sink: Any) -> None:

@@ -93,7 +93,7 @@ class FilesRead:
         except _BROKEN as error:
             if self.on_error == "skip":
                 settings.note_left_out(file.path)
-                rest = f"the rest, behind {num_rows} rows, of " if num_rows else ""
+                rest = f"everything after {num_rows} rows of " if num_rows else ""
                 logger.warning("%s leaves out %s%r, which cannot be read: %s", self.caller, rest, file.path, error)
                 return
             raise filesystems.explain(error, self.caller, file.path) from error

@@ -63,7 +63,7 @@ def list_files(
             f"{caller} takes a path or a list of them, but received {paths!r:.80}. Write {caller[:-1]}'folder/')."
         )
     if not given:
-        raise ValueError(f"{caller} was given no path. Name a file or a folder.")
+        raise ValueError(f"{caller} received no path. Name a file or a folder.")
     found_places = [places.find_place(path, filesystem, caller) for path in given]
     shown = [place.shown for place in found_places]
     if any(place.filesystem != found_places[0].filesystem for place in found_places):
@@ -74,7 +74,7 @@ def list_files(
     for place, info in zip(found_places, _look(shared, found_places, caller), strict=True):
         found += _list_place(caller, place, info, endings, ignore_missing_paths=ignore_missing_paths)
     if not found:
-        raise FileNotFoundError(f"{caller}: none of the paths is there: {shown!r:.200}.")
+        raise FileNotFoundError(f"{caller}: none of the paths exists: {shown!r:.200}. Check them.")
     return shared, found
 
 
@@ -90,8 +90,8 @@ def check_shared(filesystem: FileSystem, caller: str) -> None:
     is_own = type(inner).__name__ == "MemoryFileSystem" or filesystem.type_name == "mock"
     if is_own and "parallelism" not in session.get_limits():
         raise ValueError(
-            f"{caller}: the file system is this process's memory, which the session's workers do not see. Write to a "
-            "folder, or start the session with hocket.init(engine='inprocess')."
+            f"{caller}: the file system is in this process's memory, where the session's workers cannot see its "
+            "files. Use a folder on a disk, or start the session with hocket.init(engine='inprocess')."
         )
 
 
@@ -126,8 +126,8 @@ def _list_place(
         _tell_left_out(caller, place, [one.path[start:] for one in inside if one.is_file], endings)
     if any(is_mark(place, one) for one in inside):
         warnings.warn(
-            f"{caller}: the folder {place.shown!r} is being written to, or was not written to its end: rows may be "
-            f"missing, or there twice. Write it again with mode='overwrite', or remove {MARK}-* from it.",
+            f"{caller}: a write to the folder {place.shown!r} is still running or never finished, so rows may be "
+            f"missing or repeated. Write the folder again with mode='overwrite', or remove {MARK}-* from it.",
             stacklevel=2,
         )
     if not found:
@@ -164,7 +164,7 @@ def _is_data(path: str, endings: Sequence[str]) -> bool:
 def explain(error: Exception, caller: str, path: str) -> Exception:
     """Return an error that names the file that could not be read, with an error class for its cause."""
     if isinstance(error, FileNotFoundError):
-        return FileNotFoundError(f"{caller}: there is no file {path!r} any more: {error}")
+        return FileNotFoundError(f"{caller}: the file {path!r} no longer exists: {error}")
     text = str(error)
     refused = isinstance(error, PermissionError) or any(
         word in text
@@ -172,11 +172,12 @@ def explain(error: Exception, caller: str, path: str) -> Exception:
     )
     if refused:
         return PermissionError(
-            f"{caller} may not read {path!r}: {text}. Check the credentials, and who may read the file or bucket."
+            f"{caller} is not allowed to read {path!r}: {text}. Check the credentials, and the permissions of the "
+            "file or bucket."
         )
     if isinstance(error, OSError) and ("AWS Error" in text or "Google Cloud" in text):
         return OSError(f"{caller} cannot reach {path!r}: {text.rstrip('.')}. Check the address and the network.")
     return ValueError(
-        f"{caller} cannot read {path!r}: {text.rstrip('.')}. Mend the file, leave it out of the paths, or pass "
+        f"{caller} cannot read {path!r}: {text.rstrip('.')}. Repair the file, leave it out of the paths, or pass "
         "on_error='skip'."
     )

@@ -112,7 +112,7 @@ class Csv:
             if _is_large(file) and "conversion error" in str(error):
                 size = settings.DataContext.get_current().get_block_bytes()
                 raise ValueError(
-                    f"{error}. The types of a large file are those of its first {size >> 20} MiB; give "
+                    f"{error}. A large file's types are taken from its first {size >> 20} MiB; pass "
                     "convert_options=pyarrow.csv.ConvertOptions(column_types={...})"
                 ) from error
             raise
@@ -310,7 +310,7 @@ def _read_array(content: bytes) -> blocks.Block | None:
     except ValueError:
         return None
     if not all(isinstance(row, dict) for row in rows):
-        raise ValueError('it is a JSON array, but not of objects, such as [{"x": 1}]')
+        raise ValueError('it is a JSON array, but not an array of objects, such as [{"x": 1}]')
     names = list(dict.fromkeys(name for row in rows for name in row))
     return blocks.build({name: [row.get(name) for row in rows] for name in names}, "read_json()")
 
@@ -419,7 +419,7 @@ def read_records(stream: Any) -> Iterator[bytes]:
     """
     while head := stream.read(12):
         if len(head) < 12 or _find_checksum(head[:8]) != int.from_bytes(head[8:], "little"):
-            raise ValueError("it is no TFRecord file, is damaged, or ends within a record")
+            raise ValueError("it is not a TFRecord file, is damaged, or ends within a record")
         size = int.from_bytes(head[:8], "little")
         body = stream.read(size + 4)
         if len(body) < size + 4:
@@ -453,7 +453,7 @@ def _read_example(record: bytes) -> dict[str, object]:
     try:
         example = tensorflow.train.Example.FromString(record)
     except Exception as error:  # protobuf has its own error classes
-        raise ValueError(f"a record is no Example: {error}") from error
+        raise ValueError(f"a record is not an Example: {error}") from error
     row = {}
     for name, feature in example.features.feature.items():
         kind = feature.WhichOneof("kind")

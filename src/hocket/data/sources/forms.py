@@ -61,11 +61,11 @@ def encode_picture(array: object, kind: str, what: str) -> bytes:
     pillow = extras.load("PIL.Image", "write_images()", "Pillow", "Run pip install pillow.")
     found = pillow.registered_extensions().get(f".{kind.lower()}")
     if found is None:
-        raise ValueError(f"{what}: Pillow knows no pictures of the kind {kind!r}. Write file_format='png'.")
+        raise ValueError(f"{what}: Pillow has no format {kind!r} for pictures. Write file_format='png'.")
     try:
         picture = pillow.fromarray(np.asarray(array))
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{what} holds no picture, which is an array of uint8: {error}") from error
+        raise TypeError(f"{what} does not hold a picture, which must be an array of uint8: {error}") from error
     stream = io.BytesIO()
     picture.save(stream, format=found)
     return stream.getvalue()
@@ -94,13 +94,13 @@ class Archive:
                 sample = archives.find_key(f"{key}.")[0]
                 if not sample.rpartition("/")[2]:
                     raise ValueError(
-                        f"a row has the __key__ {key!r}, whose name begins with a dot: readers would leave it out. "
+                        f"a row has the __key__ {key!r}, whose name begins with a dot, so readers would leave it out. "
                         "Give it another __key__"
                     )
                 if sample == before:
                     raise ValueError(
-                        f"two rows that follow one another are both the sample {sample!r}, by the __key__ up to its "
-                        "first dot: readers would take them for one row. Give each another __key__"
+                        f"two consecutive rows belong to the sample {sample!r}, which is their __key__ up to its "
+                        "first dot, so readers would join them into one row. Give each a different __key__"
                     )
                 before = sample
                 for name, value in row.items():
@@ -111,7 +111,9 @@ class Archive:
 def _add(archive: tarfile.TarFile, name: str, value: object) -> None:
     encoded = value.encode() if isinstance(value, str) else value
     if not isinstance(encoded, bytes):
-        raise TypeError(f"{name!r} would be {texts.name_kind(value)}, {value!r:.40}, and a file is bytes or text")
+        raise TypeError(
+            f"the file {name!r} must be bytes or text, but would be {texts.name_kind(value)}: {value!r:.40}"
+        )
     member = tarfile.TarInfo(name)
     member.size = len(encoded)
     archive.addfile(member, io.BytesIO(encoded))

@@ -54,7 +54,8 @@ class FilenameProvider:
             name = self.get_filename_for_block(part.to_batch("pyarrow"), run, number, at)
         if not isinstance(name, str) or not name or "/" in name:
             raise TypeError(
-                f"A filename_provider returns the name of a file, but {type(self).__name__} gave {name!r:.80}."
+                f"A filename_provider must return the name of a file, without a slash, but {type(self).__name__} "
+                f"returned {name!r:.80}."
             )
         return name
 

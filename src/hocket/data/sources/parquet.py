@@ -132,7 +132,7 @@ def _hash(numbers: npt.NDArray[np.uint64], path: str) -> npt.NDArray[np.uint64]:
 
 def _check_names(found: Sequence[str], expected: Sequence[str] | None) -> None:
     if expected is not None and list(found) != list(expected):
-        raise ValueError(f"it was changed: it has the columns {list(found)}, and had {list(expected)}")
+        raise ValueError(f"it was changed: it had the columns {list(expected)}, and now has {list(found)}")
 
 
 def _open_fragment(filesystem: filesystems.FileSystem, path: str, groups: Sequence[int] | None) -> Any:
@@ -202,7 +202,7 @@ class ParquetRead:
             self.filesystem, self.file.path, self.groups, self.missing, self.spans, tuple(self.types)
         )
         if self.num_rows is not None and block.num_rows != self.num_rows:
-            raise ValueError(f"it was changed: {self.num_rows} rows are {block.num_rows} now")
+            raise ValueError(f"it was changed: it had {self.num_rows} rows, and now has {block.num_rows}")
         return block
 
 
@@ -317,9 +317,9 @@ def _plan_file(
         except pa.ArrowInvalid as error:
             if selection.find_rows is None or "FieldRef" in str(error):  # else a number in the statistics is at fault
                 raise ValueError(
-                    f"{CALLER} filters by columns of the files, which are {', '.join(map(repr, schema.names))}, and "
-                    f"received {str(selection.filter)!r}: {error}. Write read_parquet(...).filter(expr=...) for a "
-                    "column that folders' names say, or partition_filter=..."
+                    f"{CALLER} filters by columns of the files, which are {', '.join(map(repr, schema.names))}, but "
+                    f"received {str(selection.filter)!r}: {error}. For a column that comes from the folders' names, "
+                    "write read_parquet(...).filter(expr=...), or partition_filter=..."
                 ) from error
     reads = []
     joined = join_groups([sizes[at] for at in kept], most)

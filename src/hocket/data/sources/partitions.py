@@ -96,14 +96,18 @@ class Partitioning:
         pairs = (part.partition("=") for part in inner if "=" in part)
         found = {parse.unquote(key): value for key, _, value in pairs}
         if self.field_names is not None and found and sorted(found) != sorted(self.field_names):
-            raise ValueError(f"{path!r} has the folders {sorted(found)}, but field_names are {list(self.field_names)}.")
+            raise ValueError(
+                f"{path!r} has the folders {sorted(found)}, but field_names are {list(self.field_names)}. Change "
+                "field_names."
+            )
         return found
 
     def _read_folders(self, inner: Sequence[str], path: str) -> dict[str, str]:
         names = list(self.field_names or ())
         if inner and len(inner) != len(names):
             raise ValueError(
-                f"{path!r} lies in the folders {list(inner)}, but field_names are {names}. Give one name for each."
+                f"{path!r} lies in the folders {list(inner)}, but field_names are {names}. Give one name for each "
+                "folder."
             )
         return dict(zip(names, inner, strict=False))
 
@@ -114,12 +118,14 @@ class Partitioning:
         value = parse.unquote(value)
         if kind is bool:
             if value.lower() not in ("true", "false"):
-                raise ValueError(f"{path!r} has {name}={value}, which is neither true nor false.")
+                raise ValueError(f"{path!r} has {name}={value}, which is neither true nor false. Change field_types.")
             return value.lower() == "true"
         try:
             return kind(value)
         except ValueError:
-            raise ValueError(f"{path!r} has {name}={value}, which is no {kind.__name__}. Change field_types.") from None
+            raise ValueError(
+                f"{path!r} has {name}={value}, which cannot be read as {kind.__name__}. Change field_types."
+            ) from None
 
 
 @final

@@ -33,7 +33,7 @@ class GeneratorRead:
 
     def iter_blocks(self) -> Iterator[blocks.Block]:
         """Yield the rows, in blocks."""
-        what = f"What {self.name} yields"
+        what = f"An item of {self.name}"
         items = iter(self.function())
         for first in items:
             if self.gives_rows or _is_row(first):
@@ -83,8 +83,8 @@ class QueryRead:
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise ValueError(
-                    f"read_sql() received a query with more than one column {', '.join(map(repr, twice))}, and columns "
-                    "have different names. Write SELECT a.x AS a_x, b.x AS b_x."
+                    f"read_sql() received a query with more than one column {', '.join(map(repr, twice))}, but "
+                    "columns must have different names. Write SELECT a.x AS a_x, b.x AS b_x."
                 )
             is_empty = True
             while rows := cursor.fetchmany(ROWS_AT_ONCE):

@@ -89,7 +89,7 @@ def _cast_table(table: Any, schema: Any) -> object:
     pa = arrow.load("write_parquet()")
     lacking = [name for name in table.column_names if name not in schema.names]
     if lacking:
-        raise ValueError(f"the schema has no column {', '.join(map(repr, lacking))}, which is to be written. Add it")
+        raise ValueError(f"the schema lacks the column {', '.join(map(repr, lacking))}, which the rows have. Add it")
     found = []
     for field in schema:
         is_there = field.name in table.column_names
@@ -112,8 +112,9 @@ def write_table(write: Callable[[Any, Any], object], table: Any, stream: object)
                 write(table.select([name]), io.BytesIO())
             except kinds as own:
                 raise TypeError(
-                    f"column {name!r} is {table.schema.field(name).type}, which such a file cannot have ({own}). Make "
-                    f"numbers or texts of it with map_batches(), or leave it out with drop_columns([{name!r}])"
+                    f"column {name!r} is {table.schema.field(name).type}, which this kind of file cannot hold "
+                    f"({own}). Convert it to numbers or texts with map_batches(), or leave it out with "
+                    f"drop_columns([{name!r}])"
                 ) from error
         raise
 
@@ -162,7 +163,9 @@ def _simplify(value: object) -> object:
         return value.tolist()
     if hasattr(value, "isoformat"):
         return value.isoformat()
-    raise TypeError(f"{texts.name_kind(value)}, {value!r:.40}, cannot be JSON: leave it out, or make a text of it")
+    raise TypeError(
+        f"{texts.name_kind(value)}, {value!r:.40}, cannot be written as JSON: leave it out, or convert it to a text"
+    )
 
 
 @final
@@ -180,7 +183,9 @@ class Numpy:
     def write(self, stream: Any, block: blocks.Block) -> None:
         array = block.select([self.column]).to_batch("numpy")[self.column]
         if array.dtype.hasobject:
-            raise ValueError(f"write_numpy(): column {self.column!r} holds {array.dtype}, which is no array of numbers")
+            raise ValueError(
+                f"write_numpy(): column {self.column!r} holds {array.dtype}, which is not an array of numbers"
+            )
         np.lib.format.write_array(stream, array, allow_pickle=False)
 
 
@@ -218,7 +223,9 @@ def _build_feature(tensorflow: Any, name: str, value: object) -> object:
         return train.Feature(int64_list=train.Int64List(value=[int(one) for one in values]))
     if all(isinstance(one, int | float) for one in values):
         return train.Feature(float_list=train.FloatList(value=values))
-    raise TypeError(f"write_tfrecords(): column {name!r} has {value!r:.40}, and a feature is numbers, texts or bytes")
+    raise TypeError(
+        f"write_tfrecords(): column {name!r} has {value!r:.40}, but a feature must be numbers, texts or bytes"
+    )
 
 
 @final
@@ -266,8 +273,8 @@ class Target:
             name = self.names.choose(part, self.run, number, at, is_row=self.most_rows == 1)
             if self.needs_run and self.run not in name:
                 raise ValueError(
-                    f"{self.caller} appends to a folder, and the filename_provider gave the name {name!r}, which a "
-                    "later write would write over. Have it contain write_uuid, or write mode='overwrite'."
+                    f"{self.caller} appends to a folder, but the filename_provider returned the name {name!r}, which "
+                    "a later write would overwrite. Include write_uuid in the name, or write mode='overwrite'."
                 )
             return name
         # Readers sort files by name, so all numbers have equally many digits. The numbers of reads are 1 << 20 apart.
@@ -283,7 +290,9 @@ class Target:
         folders = ["".join(map(self._name_folder, self.partition_cols, found)) for found in zip(*values, strict=True)]
         rest = [name for name in block.columns if name not in self.partition_cols]
         if not rest:
-            raise ValueError(f"partition_cols={list(self.partition_cols)} leaves no column to write. Leave one out.")
+            raise ValueError(
+                f"partition_cols={list(self.partition_cols)} leaves no column to write. Leave one of them out."
+            )
         rows: dict[str, list[int]] = {}
         for at, folder in enumerate(folders):
             rows.setdefault(folder, []).append(at)
@@ -297,8 +306,8 @@ class Target:
             return f"{partitions.quote(column)}={filesystems.GONE if is_gone else partitions.quote(str(value))}/"
         if value == "":
             raise ValueError(
-                f"{self.caller}: column {column!r} has an empty text, and no folder has such a name. Leave "
-                "partitioning_flavor=None out, so that the folder's name has the column's, too."
+                f"{self.caller}: column {column!r} has an empty text, which cannot name a folder. Leave "
+                "partitioning_flavor=None out: then the name of the folder also has the name of the column."
             )
         return f"{filesystems.GONE if is_gone else partitions.quote(str(value), is_alone=True)}/"
 
@@ -355,8 +364,8 @@ def explain(error: Exception, caller: str, path: str) -> Exception:
     if isinstance(error, OSError):
         kind = PermissionError if "ACCESS_DENIED" in str(error) else type(error)
         found = kind(
-            f"{caller} cannot write {path!r}: {error}. Its files are removed again. Make room, or check who may write "
-            "there."
+            f"{caller} cannot write {path!r}: {error}. The files of this write are removed. Free some space, or check "
+            "the permissions of the folder."
         )
         found.errno = error.errno
         return found
@@ -399,16 +408,16 @@ def open_folder(caller: str, path: object, filesystem: object, mode: str, ending
             return None
         is_there = bool(inside) or place.filesystem.get_file_info(place.path).type.name == "Directory"
         if (is_there and mode in ("error", "create")) or (inside and mode == "ignore"):
-            how = "was not written to its end" if is_unfinished else "has files" if inside else "is there"
+            how = "holds an unfinished write" if is_unfinished else "has files" if inside else "exists already"
             raise FolderExistsError(
-                f"{caller}: the folder {place.shown!r} {how}. Choose another one, or mode='"
-                f"{'overwrite' if is_unfinished else 'append'}'."
+                f"{caller}: the folder {place.shown!r} {how}. Choose another folder, or write "
+                f"mode='{'overwrite' if is_unfinished else 'append'}'."
             )
         before, manifest = None, f"{place.path}/{MANIFEST}"
         mark = f"{filesystems.MARK}-{secrets.token_hex(6)}"  # unique: the mark of a killed write stays
         found = next((one for one in inside if one.path == manifest), None)
         if found is not None and not found.is_file:
-            raise FileExistsError(f"{caller}: {MANIFEST} of {place.shown!r} is no file. Choose another folder.")
+            raise FileExistsError(f"{caller}: {MANIFEST} of {place.shown!r} is not a file. Choose another folder.")
         if found is not None:
             with place.filesystem.open_input_stream(manifest, compression=None) as stream:
                 before = stream.read()
@@ -433,7 +442,7 @@ def parse_manifest(blob: bytes, caller: str, shown: str) -> list[dict[str, Any]]
         found = json.loads(blob)["files"]
         paths = [(one["path"], one["rows"]) for one in found if isinstance(one, dict)]
         if len(paths) < len(found) or any(type(rows) is not int for _, rows in paths):
-            raise ValueError("it has entries that describe no file")
+            raise ValueError("some of its entries do not describe a file")
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise ValueError(
             f"{caller}: {MANIFEST} of {shown!r} is damaged, or was not written by Hocket: {error!r:.200}. Choose "
@@ -488,8 +497,8 @@ def finish(
     if double is not None:
         undo(folder, run)
         raise ValueError(
-            f"{caller}: the filename_provider gave the name {double!r} to {counts[double]} files, of which one would "
-            "be left. Have the name contain task_index and block_index, or row_index."
+            f"{caller}: the filename_provider returned the name {double!r} for {counts[double]} files, so only one of "
+            "them would remain. Include task_index and block_index, or row_index, in the name."
         )
     every = [*(one for one in folder.kept if one["path"] not in counts), *written]
     text = json.dumps({"run": run, "rows": sum(one["rows"] for one in every), "files": every}, indent=1)

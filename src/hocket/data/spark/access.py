@@ -39,8 +39,8 @@ def check_frame(caller: str, frame: object) -> Frame:
     """Return a Spark data frame, or raise if the argument is none."""
     if not isinstance(frame, load(caller).DataFrame):
         raise TypeError(
-            f"{caller} takes a DataFrame of Spark's, but received {texts.name_kind(frame)}: {frame!r:.80}. Make one "
-            "with spark.table('name') or spark.read; for one of pandas there is hocket.data.from_pandas()."
+            f"{caller} takes a Spark DataFrame, but received {texts.name_kind(frame)}: {frame!r:.80}. Make one with "
+            "spark.table('name') or spark.read; for a pandas DataFrame, use hocket.data.from_pandas()."
         )
     return frame
 
@@ -95,8 +95,8 @@ def check_empty(caller: str, place: places.Place) -> None:
     fs = arrow.load(caller, "pyarrow.fs")
     if place.filesystem.get_file_info(fs.FileSelector(place.path, allow_not_found=True)):
         raise FileExistsError(
-            f"{caller}: the folder {place.shown!r} has files, and rows of another time would be among those of now. "
-            "Choose another one, or remove it; hocket.spark.read() reads what from_spark() has written before."
+            f"{caller}: the folder {place.shown!r} has files already, whose rows would mix with the new ones. Choose "
+            "another folder, or remove this one; hocket.spark.read() reads the rows of an earlier from_spark()."
         )
 
 
@@ -109,7 +109,7 @@ def open_folder(caller: str, session: Session, path: str | os.PathLike[str] | No
         return
     if not is_local(session):
         raise ValueError(
-            f"{caller} was given no path, and Spark runs on other machines than this, which do not see its temporary "
+            f"{caller} received no path, but Spark runs on other machines, which cannot see this machine's temporary "
             "files. Pass path='/shared/rows' or path='s3a://bucket/rows': a folder that all of them see."
         )
     temporary = scratch.keep_folder()

@@ -13,9 +13,9 @@ _LOST: Final = {
     "DayTimeIntervalType": "cast it to a number: CAST({name} AS BIGINT), or EXTRACT(SECOND FROM {name})",
     "YearMonthIntervalType": "cast it to a number: EXTRACT(MONTH FROM {name})",
     "CalendarIntervalType": "leave it out, or cast it to a text: CAST({name} AS STRING)",
-    "VariantType": "make a text of it: to_json({name})",
+    "VariantType": "convert it to a text: to_json({name})",
     "NullType": "give it a type: CAST({name} AS STRING)",
-    "TimeType": "make a text of it: CAST({name} AS STRING)",
+    "TimeType": "convert it to a text: CAST({name} AS STRING)",
 }
 """Spark's types that a file changes or lacks, and a remedy for each."""
 
@@ -33,7 +33,7 @@ def check_frame(caller: str, schema: Any) -> None:
             continue
         kind, remedy = found
         raise TypeError(
-            f"{caller}: the column {field.name!r} holds {kind}, which a Parquet file does not keep. Before that, "
+            f"{caller}: the column {field.name!r} holds {kind}, which a Parquet file cannot hold. Before this call, "
             f"{remedy.format(name=field.name)}."
         )
 
@@ -60,8 +60,8 @@ def choose_for_spark(pa: Any, kind: Any, name: str) -> object:
     types = pa.types
     if types.is_duration(kind) or types.is_time(kind):
         raise TypeError(
-            f"to_spark(): the column {name!r} holds {kind}, which Spark cannot read from a file. Before that, make "
-            "a number or a text of it with map_batches()."
+            f"to_spark(): the column {name!r} holds {kind}, which Spark cannot read from a file. Convert it to "
+            "numbers or texts with map_batches() before this call."
         )
     if types.is_float16(kind):
         return pa.float32()

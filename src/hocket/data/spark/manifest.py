@@ -83,8 +83,8 @@ def read(caller: str, place: places.Place) -> list[Record]:
             blob = stream.read()
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"{caller}: the folder {place.shown!r} has no {writing.MANIFEST}, so it was never finished, or "
-            "hocket.data.from_spark() has not written it. Read its files as they are with hocket.data.read_parquet()."
+            f"{caller}: the folder {place.shown!r} has no {writing.MANIFEST}, so hocket.data.from_spark() did not "
+            "write it, or did not finish. Read its files as they are with hocket.data.read_parquet()."
         ) from error
     except (OSError, ValueError) as error:
         raise filesystems.explain(error, caller, path) from error
@@ -92,8 +92,8 @@ def read(caller: str, place: places.Place) -> list[Record]:
         return [Record(**one) for one in writing.parse_manifest(blob, caller, place.shown)]
     except TypeError:
         raise ValueError(
-            f"{caller}: {path!r} notes no digests, so others than hocket.data.from_spark() have written it. Read its "
-            "files with hocket.data.read_parquet()."
+            f"{caller}: {path!r} has no digests, so hocket.data.from_spark() did not write it. Read its files with "
+            "hocket.data.read_parquet()."
         ) from None
 
 

@@ -78,15 +78,15 @@ def _write(frame: access.Frame, address: str) -> int:
 def _list_written(place: places.Place, count: int) -> list[manifest.Record]:
     if place.filesystem.get_file_info(f"{place.path}/{_DONE}").size is None:
         raise OSError(
-            f"{CALLER}: Spark has written to {place.shown!r}, but there is no {_DONE} in the folder of this name that "
-            "this process sees. Pass path= as a folder that it and Spark's machines all see."
+            f"{CALLER}: Spark wrote to {place.shown!r}, but this process finds no {_DONE} in the folder of that name. "
+            "Pass path= as a folder that this process and all of Spark's machines see."
         )
     records = manifest.note(CALLER, place)
     rows = sum(record.rows for record in records)
     if rows != count:
         raise OSError(
-            f"{CALLER}: Spark has given {count} rows to the tasks that it committed, but the files in {place.shown!r} "
-            f"have {rows}. Either its executors do not all write to the folder that this process sees, or something "
-            "else writes there. Pass path= as a folder that all of them see."
+            f"{CALLER}: the tasks that Spark committed received {count} rows, but the files in {place.shown!r} have "
+            f"{rows}. Either some executors write to a folder that this process does not see, or another program "
+            "writes there. Pass path= as a folder that all of them see."
         )
     return records

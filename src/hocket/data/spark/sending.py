@@ -40,7 +40,8 @@ def fit_table(table: Any) -> object:
             nested = arrow.nest(arrow.flatten(table.column(at)))
             if nested is None:
                 raise TypeError(
-                    f"{CALLER}: the column {name!r} has arrays of several numbers of axes. Make them equal."
+                    f"{CALLER}: the column {name!r} has arrays with different numbers of axes. Give all of them "
+                    "equally many axes."
                 )
             table = table.set_column(at, name, nested)
     fields = [field.with_type(kinds.choose_for_spark(pa, field.type, field.name)) for field in table.schema]
@@ -68,8 +69,8 @@ def write_table(table: object, stream: object) -> None:
         if "lose data" not in str(error):
             raise
         raise ValueError(
-            f"a column holds times with nanoseconds, and Spark's have microseconds ({error}). Round them before that, "
-            "with map_batches()"
+            f"a column holds times in nanoseconds, but Spark's times are in microseconds ({error}). Round them with "
+            "map_batches() before this call"
         ) from error
 
 
@@ -105,8 +106,8 @@ def _unify(place: places.Place, names: Sequence[str]) -> bool:
         joined = pa.unify_schemas(list(found.values()))
     except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
         raise TypeError(
-            f"{CALLER}: not all blocks have the same types, and Spark has one for a column ({error}). Cast them before "
-            "that, with map_batches()."
+            f"{CALLER}: a column has different types in different blocks, but Spark needs one type ({error}). Cast "
+            "the column with map_batches() before this call."
         ) from error
     fields = [field.with_type(_fill(pa, field.type)).with_nullable(True) for field in joined]
     whole = pa.schema(fields)

@@ -40,15 +40,15 @@ def build_converter(
         raise ValueError("paddings fill batches up to batch_size, which is None. Write batch_size=256.")
 
     def convert_one(name: str, array: Any) -> object:
-        columns.check_numbers(name, array, "a JAX array", "iter_batches() in its place")
+        columns.check_numbers(name, array, "a JAX array", "use iter_batches()")
         padding = paddings.get(name) if isinstance(paddings, Mapping) else paddings
         if padding is not None and len(array) < batch_size:  # type: ignore[operator]  # `build_converter` checks it
             with np.errstate(invalid="ignore"):
                 filling = np.asarray(padding).astype(array.dtype)
             if array.dtype.kind in "biu" and filling != padding:
                 raise ValueError(
-                    f"paddings has {padding!r} for {name!r}, whose numbers are {array.dtype}, which has no such one. "
-                    "Write paddings=0, or make floats of it with map_batches()."
+                    f"paddings has {padding!r} for {name!r}, but this column holds {array.dtype}, which has no such "
+                    "number. Write paddings=0, or convert the column to floats with map_batches()."
                 )
             rest = np.full((batch_size - len(array), *array.shape[1:]), filling)  # type: ignore[operator]
             array = np.concatenate([array, rest])

@@ -122,10 +122,10 @@ def _fit(what: object, value: Any, spec: Any, *, is_given: bool = False) -> obje
     if found.dtype.kind in "biu" and value.dtype.kind in "biuf":
         changed = ~np.isfinite(value) if is_given else found != value
         if changed.any():
-            says = "its type spec says" if is_given else "its first rows are"
+            says = "its type spec requires" if is_given else "its first rows are"
             raise ValueError(
-                f"Column {what!r} is to be a tensor of {found.dtype}, as {says}, but holds {value[changed][0]!r}. Fill "
-                "what is missing with map_batches(), or pass a feature_type_spec or label_type_spec of floats."
+                f"Column {what!r} must be a tensor of {found.dtype}, as {says}, but holds {value[changed][0]!r}. Fill "
+                "missing values with map_batches(), or pass a feature_type_spec or label_type_spec of floats."
             )
     return found
 
@@ -135,7 +135,7 @@ def _build_spec(tf: Any, part: Names, arrays: Mapping[str, npt.NDArray[Any]]) ->
         array = arrays[name]
         if array.dtype.kind == "O" and len(array) and all(isinstance(value, str | bytes) for value in array):
             return tf.TensorSpec((None,), tf.string)
-        columns.check_numbers(name, array, "a tensor", "feature_type_spec or label_type_spec")
+        columns.check_numbers(name, array, "a tensor", "pass feature_type_spec or label_type_spec")
         return tf.TensorSpec((None, *array.shape[1:]), tf.as_dtype(array.dtype))
 
     if isinstance(part, str):

@@ -61,8 +61,8 @@ def build_converter(
         return functools.partial(_build_tensors, dtypes=dtypes, device=device, pin_memory=pin_memory)
     if dtypes is not None:
         raise ValueError(
-            "dtypes and collate_fn were both given, and collate_fn makes the tensors. Convert in it, and leave "
-            "dtypes out."
+            "iter_torch_batches() received both dtypes and collate_fn, but collate_fn makes the tensors. Convert them "
+            "in collate_fn, and leave dtypes out."
         )
     return lambda block: move(collate_fn(block.to_batch("numpy", is_owned=True)), device)
 
@@ -79,7 +79,7 @@ def _build_tensors(block: blocks.Block, dtypes: object, device: object, *, pin_m
 
 def _build_tensor(name: str, array: npt.NDArray[Any], dtype: object) -> Any:
     torch = load()
-    columns.check_numbers(name, array, "a tensor", "collate_fn")
+    columns.check_numbers(name, array, "a tensor", "pass collate_fn")
     if not array.flags.writeable:
         array = array.copy()  # Arrow owns its memory
     if array.dtype.byteorder not in "=|":

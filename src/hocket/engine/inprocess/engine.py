@@ -38,12 +38,12 @@ class InProcessEngine(contract.Engine):
     limits: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "parallelism": (
-                "A task runs in the thread that asks for it, so the driver cannot do something else while "
-                "it runs or waits. A generator runs to its end, so one without an end does not return."
+                "A task runs in the thread that calls it or waits for it, so the driver can do nothing else while it "
+                "runs or waits. A generator runs to its end at once, so an endless generator never returns."
             ),
             "processes": (
-                "There are no worker processes, which could be told apart, looked at, killed, or given what a "
-                "process has."
+                "There are no worker processes: none can be told apart, inspected, killed, or given settings of "
+                "its own."
             ),
         }
     )

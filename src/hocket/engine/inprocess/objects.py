@@ -77,7 +77,7 @@ class InProcessObjects(contract.Objects):
             raise rules.build_timeout_error(len(missing), len(wanted), timeout_s)
         if missing:
             raise exceptions.DeadlockError(
-                f"{len(missing)} objects can never be made: nothing that would make them can run. Look for a task "
+                f"{len(missing)} objects can never be made: no task that would make them can run. Look for a task "
                 "that waits for itself, or for a placement group that is not reserved."
             )
 
@@ -100,7 +100,7 @@ class InProcessObjects(contract.Objects):
                 left -= is_there
                 there.append(is_there)
             if left and timeout_s is None:
-                raise exceptions.DeadlockError(f"Only {num_ready - left} of {num_ready} objects can ever be there.")
+                raise exceptions.DeadlockError(f"Only {num_ready - left} of {num_ready} objects can ever be ready.")
             return there
 
     def when_done(self, ref: contract.ObjectRef[object], callback: Callable[[], None]) -> None:

@@ -102,7 +102,7 @@ def encode(message: Message) -> bytes:
     except ValueError as error:
         raise MessageError(f"message {message[0]} cannot be built: {error}") from error
     if len(data) > MAX_MESSAGE_BYTES:
-        raise MessageError(f"message {message[0]} has {len(data):,} bytes, and the most is {MAX_MESSAGE_BYTES:,}")
+        raise MessageError(f"message {message[0]} has {len(data):,} bytes; the limit is {MAX_MESSAGE_BYTES:,}")
     return data
 
 
@@ -229,7 +229,7 @@ class Channel:
             while len(partial) - position >= 4:
                 size = int.from_bytes(view[position : position + 4], "little")
                 if size > MAX_FRAME_BYTES:
-                    raise FrameError(f"a frame of {size} bytes was announced; the most is {MAX_FRAME_BYTES}")
+                    raise FrameError(f"a frame of {size} bytes was announced; the limit is {MAX_FRAME_BYTES}")
                 if len(partial) - position - 4 < size:
                     break
                 messages += _parse(view[position + 4 : position + 4 + size], size)
@@ -241,7 +241,7 @@ class Channel:
     def take_descriptor(self) -> int:
         """Return the descriptor of the message being handled; the caller closes it."""
         if not self._descriptors:
-            raise FrameError("a message announced a descriptor, and none came with it")
+            raise FrameError("a message announced a descriptor, but none came with it")
         return self._descriptors.popleft()
 
     def close(self) -> None:
@@ -287,9 +287,9 @@ def parse_all(encoded: memoryview) -> list[Message]:
         try:
             message = _load_from(stream)
         except Exception as error:
-            raise FrameError(f"message {len(messages) + 1} is no plain data: {error}") from error
+            raise FrameError(f"message {len(messages) + 1} is not plain data: {error}") from error
         if type(message) is not tuple or not message:
-            raise FrameError(f"message {len(messages) + 1} is a {type(message).__name__}, and must be a tuple")
+            raise FrameError(f"message {len(messages) + 1} must be a tuple, but is a {type(message).__name__}")
         messages.append(message)
     return messages
 

@@ -41,7 +41,9 @@ def install(terminal: str | None, lock_fd: int, get_title: Callable[[], str]) ->
             return sys.__breakpointhook__(*args, **kwargs)  # noqa: T100 (the user's own choice of a debugger)
         title = get_title()
         if terminal is None:
-            raise RuntimeError(_explain(title, "the driver's stdin is not one, as in a notebook, a pipe or a CI job"))
+            raise RuntimeError(
+                _explain(title, "the driver's stdin is not a terminal, as in a notebook, a pipe or a CI job")
+            )
         # Loaded on use: pdb and its own imports would take 10 ms of each session's start.
         terminal_pdb = importlib.import_module("hocket.engine.local.terminal_pdb")
         try:

@@ -386,14 +386,14 @@ class DriverStore(ObjectTable):
             spilled = sum(entry.capacity for entry in self.entries.values() if entry.is_file)
         lines = [f"  {where}: {taken:,} bytes in {count} objects" for where, taken, count in holders[:SHOWN_HOLDERS]]
         if not is_disk:
-            why = f"the system refuses it ({reason})"
+            why = f"but the system refuses the memory ({reason})"
         else:
             folder = self._get_folder()
             why = (
-                f"that is too little, and {folder} does not take it either ({reason}; "
+                f"and {folder} cannot hold the object ({reason}; "
                 f"{spill.find_free_bytes(folder):,} bytes free, {spilled:,} in use for objects)"
             )
-        text = f"No room for an object of {size:,} bytes. Of {self.limit:,} bytes of memory {free:,} are free; {why}."
+        text = f"No room for an object of {size:,} bytes: {free:,} of {self.limit:,} bytes of memory are free, {why}."
         if lines:
             text += "\nThe largest holders, by the source line that made them:\n" + "\n".join(lines)
         return text + (

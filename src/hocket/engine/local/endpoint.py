@@ -173,7 +173,7 @@ def _open_endpoint(driver_pid: int) -> int:
         if header.startswith(MAGIC) and len(header) == _HEADER.size and _HEADER.unpack(header)[1] == driver_pid:
             return memfd
         os.close(memfd)
-    raise LookupError(f"the process {driver_pid} shows no session")
+    raise LookupError(f"the process {driver_pid} has no Hocket session")
 
 
 def _read_snapshot(memfd: int, before: int) -> dict[str, object] | None:

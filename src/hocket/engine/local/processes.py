@@ -52,8 +52,8 @@ class GuardianProcess:
         loading = os.environ.get(messages.LOADING)
         if loading is not None:  # else each guardian would start the next session
             raise RuntimeError(
-                f"A session was opened by an import, while {loading!r} was loaded for workers. Is a program of yours "
-                "called like a library? Call it something else, or put what it does under `if __name__ == "
+                f"Importing {loading!r} for the workers opened a session, which an import must not do. Does a program "
+                "of yours have the name of a library? Rename the program, or put its code under `if __name__ == "
                 "'__main__':`."
             )
         descriptors.reserve_standard()  # the program may have become a daemon since `init`
@@ -68,8 +68,8 @@ class GuardianProcess:
                 raise
             raise OSError(
                 error.errno,
-                "This process may not write files, and shared memory is one for the system; raise the limit (ulimit "
-                "-f)",
+                "The limit on file sizes is too low for shared memory, which the system counts as a file; raise the "
+                "limit (ulimit -f)",
             ) from None
         self._status = mmap.mmap(self._status_fd, messages.STATUS_BYTES)
         #: This process's own events.
@@ -101,8 +101,8 @@ class GuardianProcess:
         except (FileNotFoundError, PermissionError, TypeError) as error:
             self._close()
             raise RuntimeError(
-                f"Workers are started with sys.executable, which is {sys.executable!r}: {error}. Set it to the path "
-                "of the Python interpreter before the first remote call."
+                f"sys.executable is {sys.executable!r}, with which no worker can be started: {error}. Set "
+                "sys.executable to the path of the Python interpreter before the first remote call."
             ) from None
         except OSError:  # no memory for a process: the session goes on without workers
             self._close()

@@ -64,7 +64,7 @@ def copy_segment(fd: int, size: int, folder: str) -> int:
         while done < size:
             count = os.sendfile(target, fd, done, size - done)
             if not count:
-                raise OSError(f"the segment ended at {done} of {size} bytes")
+                raise OSError(f"the segment ended after {done} of {size} bytes")
             done += count
         return reopen_read_only(target)
     finally:

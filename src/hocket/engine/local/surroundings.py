@@ -64,7 +64,7 @@ def close_input() -> None:
 def _refuse_input(prompt: object = "", /) -> NoReturn:
     raise EOFError(
         f"input({prompt!r:.80}) was called in a worker, which has no terminal. Call input() in the driver, and pass "
-        "what it returns as an argument."
+        "the result as an argument."
     )
 
 
@@ -72,5 +72,5 @@ def add_hint(error: BaseException, extra: Mapping[str, object]) -> None:
     """Add advice to an error that comes from work without a GPU."""
     if "CUDA" in texts.safe_text(error) and not extra.get("gpu_ids") and os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         BaseException.add_note(
-            error, "This task or actor asked for no GPU, so it sees none: write @hocket.remote(num_gpus=1)."
+            error, "This task or actor requested no GPU, so it sees none. Write @hocket.remote(num_gpus=1)."
         )

@@ -58,8 +58,8 @@ def read_running_address() -> str:
         return ""
     if owner not in (0, os.geteuid()):
         raise exceptions.ConnectionFailedError(
-            f"{path!r} says that a Ray runs at {found!r}, but another user (uid {owner}) has written that, and a "
-            f"program's functions would go there. If you trust it, write hocket.init(address={found!r})."
+            f"{path!r} names a Ray at {found!r}, but the file belongs to another user (uid {owner}), to whose Ray "
+            f"your functions would be sent. If you trust this user, write hocket.init(address={found!r})."
         )
     return found
 

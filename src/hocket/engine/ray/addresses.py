@@ -73,7 +73,7 @@ def knock(address: Address) -> None:
     except OSError as error:
         raise build_error(address, error.strerror or str(error)) from None
     if len(answer) < 9 or answer[3] != _SETTINGS:
-        raise build_error(address, "what listens there does not speak Ray's protocol")
+        raise build_error(address, "the server there does not speak Ray's protocol")
 
 
 def _greet(connection: socket.socket, deadline: float) -> bytes:
@@ -94,7 +94,7 @@ def build_error(address: Address, why: str) -> exceptions.ConnectionFailedError:
     if address.by_client:
         advice = (
             "Check that the port is that of Ray Client (10001 unless the head was started with another "
-            "--ray-client-server-port; the head needs ray[client]), and that no firewall is between. On a machine of "
+            "--ray-client-server-port; the head needs ray[client]), and that no firewall blocks it. On a machine of "
             "the cluster, write the address without ray://, with the port of the head (6379)."
         )
     else:

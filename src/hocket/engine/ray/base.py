@@ -149,7 +149,7 @@ class RayHandles(contract.Handles):
         if known is None:
             group = self._groups.made.get(object_id) or listing.find_group(object_id)
             if group is None:
-                raise exceptions.ObjectLostError(f"Nothing with the id {object_id:x} is known in this process.")
+                raise exceptions.ObjectLostError(f"No object with the id {object_id:x} is known in this process.")
             known = self.wrap_known(group)
         return known
 

@@ -152,8 +152,8 @@ def _refuse_resources(request: Request, where: str) -> None:
     given = [name for name, nothing in _FOR_STARTING.items() if getattr(request, name) not in (nothing, None)]
     if given:
         raise ValueError(
-            f"{', '.join(given)} can be given only to a Ray that hocket.init starts, and the one at {where!r} runs "
-            "already with what its nodes have. Leave it out, or start the nodes with it: ray start --num-cpus=..."
+            f"{', '.join(given)} can be set only for a Ray that hocket.init starts, but the Ray at {where!r} runs "
+            "already. Leave the keyword out, or set the amount when you start the nodes: ray start --num-cpus=..."
         )
 
 
@@ -170,8 +170,8 @@ def _take_over(request: Request) -> Connection:
     current = str(ray.get_runtime_context().gcs_address)
     if request.address not in ("", "auto", current):
         raise ValueError(
-            f"This process is connected to the Ray at {current!r} already, by a ray.init of its own, so it cannot go "
-            f"to {request.address!r}. Leave out address=, or call ray.shutdown() first."
+            f"ray.init has already connected this process to the Ray at {current!r}, so it cannot connect to "
+            f"{request.address!r}. Leave out address=, or call ray.shutdown() first."
         )
     _compare_resources(request, current)
     _check_package_on_nodes(current)
@@ -185,9 +185,9 @@ def _compare_resources(request: Request, where: str) -> None:
     for name, amount in {**asked, **(request.resources or {})}.items():
         if amount is not None and total.get(name, 0) != amount:
             raise ValueError(
-                f"The Ray at {where!r} that this process is connected to has {name}={total.get(name, 0):g}, and "
-                f"hocket.init was asked for {amount:g}. Leave it out, or call ray.shutdown() first, so that "
-                "hocket.init starts one that has."
+                f"hocket.init received {amount:g} as the amount of {name!r}, but the Ray at {where!r}, to which this "
+                f"process is connected, has {total.get(name, 0):g}. Leave it out, or call ray.shutdown() first: "
+                "hocket.init then starts a Ray with this amount."
             )
     missing = {
         name: text
@@ -196,9 +196,9 @@ def _compare_resources(request: Request, where: str) -> None:
     }
     if missing or request.spill_folder:
         raise ValueError(
-            f"The Ray at {where!r} that this process is connected to cannot be given "
-            f"{missing or {'object_spilling_directory': request.spill_folder}} any more. Leave it out, or call "
-            "ray.shutdown() first, so that hocket.init starts one that has."
+            f"hocket.init received {missing or {'object_spilling_directory': request.spill_folder}}, which cannot be "
+            f"set on the running Ray at {where!r}, to which this process is connected. Leave it out, or call "
+            "ray.shutdown() first: hocket.init then starts a Ray with it."
         )
 
 
@@ -218,14 +218,14 @@ def _check_package_on_nodes(where: str) -> None:
         found = ray.get(read_version.remote(), timeout=WORKER_SECONDS)
     except ray.exceptions.GetTimeoutError as error:
         raise exceptions.ConnectionFailedError(
-            f"The Ray at {where!r} has not run a task that needs no CPU within {WORKER_SECONDS:g} seconds, so it is "
-            "not well. See `ray status` and the logs of its nodes, or call ray.shutdown() and let hocket.init start "
-            "or join one."
+            f"The Ray at {where!r} has not run a task that needs no CPU within {WORKER_SECONDS:g} seconds, so it does "
+            "not work properly. See `ray status` and the logs of its nodes, or call ray.shutdown() and let hocket.init "
+            "start or join one."
         ) from error
     if found is None:
         raise exceptions.ConnectionFailedError(
-            f"The workers of the Ray at {where!r} cannot import hocket. Call hocket.init(address=...) instead of "
-            "ray.init, which sends it to them, or pass it to yours: ray.init(runtime_env={'py_modules': "
+            f"The workers of the Ray at {where!r} cannot import hocket. Replace ray.init by "
+            "hocket.init(address=...), which sends the package to them, or write ray.init(runtime_env={'py_modules': "
             f"[{str(PACKAGE)!r}]}})."
         )
     compare_versions(where, {"Hocket": _base.__version__}, {"Hocket": found})
@@ -310,8 +310,8 @@ def _find_running() -> str:
     found = os.environ.get("RAY_ADDRESS") or access.read_running_address()
     if not found or found in ("auto", "local"):
         raise exceptions.ConnectionFailedError(
-            "address='auto' joins the Ray that runs on this machine, and none does. Start one with `ray start "
-            "--head`, name its address, or write hocket.init(engine='ray') for one of the session's own."
+            "address='auto' joins the Ray that runs on this machine, but none runs here. Start one with `ray start "
+            "--head`, give the address of another, or write hocket.init(engine='ray'), which starts a new one."
         )
     return found
 
@@ -327,7 +327,7 @@ def _join(address: addresses.Address, request: Request) -> Connection:
         if not address.by_client:
             _check_versions(address)
             if not access.has_node_here(address):
-                raise addresses.build_error(address, "a cluster is there, but no node of it runs on this machine")
+                raise addresses.build_error(address, "a cluster is there, but none of its nodes runs on this machine")
         environment = _build_environment(request)
         try:
             context = ray.init(address=str(address), runtime_env=environment, **_list_init_keywords(request))
@@ -340,7 +340,8 @@ def _join(address: addresses.Address, request: Request) -> Connection:
 def _explain(address: addresses.Address, error: Exception) -> Exception:
     if "ersion mismatch" in str(error):  # Ray Client compares the versions itself
         return exceptions.VersionMismatchError(
-            f"The cluster at {str(address)!r} has another version of Ray or Python than this process: {error}"
+            f"The cluster at {str(address)!r} has another version of Ray or Python than this process: "
+            f"{str(error).rstrip('.')}. Install the cluster's versions here."
         )
     return addresses.build_error(address, str(error))
 
@@ -348,7 +349,7 @@ def _explain(address: addresses.Address, error: Exception) -> Exception:
 def _check_token(address: addresses.Address) -> None:
     """Raise unless the server is of the kind that the address names, and takes our token if it wants one."""
     if ray_internals.needs_token() and not ray_internals.has_token():
-        raise _build_token_error(address, "is asked for by RAY_AUTH_MODE=token, and there is none")
+        raise _build_token_error(address, "RAY_AUTH_MODE=token is set, and this process has no token")
     mode = os.environ.get(access.MODE_VARIABLE, "")
     answer = access.ask(address)
     if answer in _REFUSALS and not mode and ray_internals.has_token():
@@ -359,14 +360,16 @@ def _check_token(address: addresses.Address) -> None:
         answer = access.ask(address)
     if answer in _REFUSALS:
         if not ray_internals.has_token():
-            raise _build_token_error(address, "is missing")
+            raise _build_token_error(address, "this process has none")
         raise _build_token_error(
             address,
-            "is not the cluster's" if ray_internals.needs_token() else f"is not sent, as RAY_AUTH_MODE={mode} says",
+            "this process has another one"
+            if ray_internals.needs_token()
+            else f"this process does not send its token, because RAY_AUTH_MODE={mode}",
         )
     if answer != "OK":
         wanted = "Ray Client" if address.by_client else "the head of a cluster"
-        raise addresses.build_error(address, f"what listens there is not {wanted} (it answers {answer})")
+        raise addresses.build_error(address, f"the server there is not {wanted}: it answered {answer}")
 
 
 def _check_versions(address: addresses.Address) -> None:
@@ -379,9 +382,9 @@ def _check_versions(address: addresses.Address) -> None:
 
 def _build_token_error(address: addresses.Address, what: str) -> exceptions.ConnectionFailedError:
     return exceptions.ConnectionFailedError(
-        f"The Ray cluster at {str(address)!r} takes only drivers with its token, and the token of this process "
-        f"{what}. On the head, `ray get-auth-token` shows it; here, set RAY_AUTH_TOKEN to it, or RAY_AUTH_TOKEN_PATH "
-        "to a file that holds it, or write it to ~/.ray/auth_token."
+        f"The Ray cluster at {str(address)!r} takes only drivers with its token, but {what}. On the head, "
+        "`ray get-auth-token` shows it; here, set RAY_AUTH_TOKEN to it, or RAY_AUTH_TOKEN_PATH to a file that holds "
+        "it, or write it to ~/.ray/auth_token."
     )
 
 
@@ -405,9 +408,9 @@ def compare_versions(where: str, ours: Mapping[str, str], theirs: Mapping[str, s
     different = [name for name in ours if theirs.get(name) not in (None, ours[name])]
     if not different:
         return
-    facts = " and ".join(f"{name} {theirs[name]}, and this process {name} {ours[name]}" for name in different)
+    found, own = (" and ".join(f"{name} {versions[name]}" for name in different) for versions in (theirs, ours))
     remedies = "; ".join(_ADVICE[name].replace("{}", theirs[name]) for name in different)
     raise exceptions.VersionMismatchError(
-        f"The cluster at {where!r} has {facts}. They must be the same. Install here what the cluster has "
-        f"({remedies}), or on every machine of the cluster what is here, and start it again."
+        f"The cluster at {where!r} has {found}, but this process has {own}. They must be the same. Install the "
+        f"cluster's versions here ({remedies}), or these versions on every machine of the cluster, and restart it."
     )

@@ -55,7 +55,7 @@ _FRAME = re.compile(r"^ray::.*\n")
 _FIELD = re.compile(r"^\t(\w+): (.*)$", re.MULTILINE)
 
 _NO_EVIDENCE = (
-    "Ray keeps no signal, exit code or last lines of a worker; its log files are in the folder of the Ray "
+    "Ray reports no signal, exit code or last lines of a dead worker; its log files are in the folder of the Ray "
     "session on its node."
 )
 
@@ -224,5 +224,5 @@ def _find_death(text: str, fields: dict[str, str]) -> exceptions.Death | None:
         return None
     if _SIGTERM in text:
         return exceptions.Death(int(fields["pid"]), int(signal.SIGTERM))
-    told = f"ended, and Ray says of it: {_find_detail(text).rstrip('.')}"
+    told = f"ended; Ray reports: {_find_detail(text).rstrip('.')}"
     return exceptions.Death(int(fields["pid"]), explanation=told)

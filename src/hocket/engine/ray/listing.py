@@ -119,8 +119,8 @@ def find_obstacle(shape: resources.Shape, group: Any, what: str) -> str | None:
         return node.explain_infeasible(what, shape, totals[0])
     largest = " or ".join(sorted({node.format_resources(total) for total in totals}))
     return (
-        f"{what} asks for {resources.format_demand(shape.demand)}, but no node of this cluster has so much; they have "
-        f"{largest}. Ask for less, or add a larger node."
+        f"{what} asks for {resources.format_demand(shape.demand)}, but no node of this cluster has that much; the "
+        f"nodes have {largest}. Ask for less, or add a larger node."
     )
 
 

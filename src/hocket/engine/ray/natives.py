@@ -123,7 +123,7 @@ def reduce_native(native: object, rebuild: Callable[[object], contract.ObjectRef
     elif not (isinstance(native, (ray.ObjectRef, *_ACTORS)) or is_group(native)):
         raise exceptions.SerializationError(
             "A generator cannot be sent to another process: it belongs to one reader. Send the references that it "
-            "gives, as a list."
+            "yields, as a list."
         )
     if isinstance(native, ray.ObjectRef) and not _is_in_rays_pickle():
         return _load, (rebuild, ray.cloudpickle.dumps(native))

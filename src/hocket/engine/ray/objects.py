@@ -109,7 +109,7 @@ class RayObjects(contract.Objects):
         for ref, group_id in groups.items():
             if group_id in removed:
                 lost[ref] = exceptions.TaskPlacementGroupRemoved(
-                    f"What makes {ref!r} was to run in a placement group that was removed. Keep the group until its "
+                    f"{ref!r} cannot be made: the placement group of its task was removed. Keep the group until its "
                     "tasks are done."
                 )
         waiting = {natives.get_awaitable(ref): ref for ref in lost}

@@ -92,10 +92,10 @@ class Origins:
             name, problem = made.options.name, problems[made.shape]
             if problem is not None and made.is_call:
                 found[ref] = exceptions.ActorUnschedulableError(
-                    f"The actor of call `{name}` lost its node: it {problem}"
+                    f"No node can run the actor of call `{name}` any more: it {problem}"
                 )
             elif problem is not None:
-                found[ref] = exceptions.TaskUnschedulableError(f"Task `{name}` has no node any more: it {problem}")
+                found[ref] = exceptions.TaskUnschedulableError(f"No node can run task `{name}` any more: it {problem}")
         return found
 
     def find(self, refs: Sequence[contract.AnyRef], error: ray.exceptions.RayError) -> errors.Origin:

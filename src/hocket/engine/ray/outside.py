@@ -30,8 +30,8 @@ ObjectRef: Any = common.ClientObjectRef
 
 LIMITS: Final[Mapping[str, str]] = {
     "client_generators": (
-        "Through ray://, tasks and methods that yield their items one by one are refused. num_returns='dynamic', "
-        "and generators that tasks on the cluster read, work."
+        "Through ray://, tasks and methods that yield their items one by one are refused. num_returns='dynamic' works, "
+        "and so do generators that tasks on the cluster read."
     ),
     "client_task_folders": (
         "Through ray://, a folder can be sent for the whole session only, not in the runtime_env of a task or an actor."
@@ -41,11 +41,11 @@ LIMITS: Final[Mapping[str, str]] = {
         "class a __reduce__."
     ),
     "client_captures": (
-        "Through ray://, what functions and actor classes capture stays on the cluster until the session ends."
+        "Through ray://, values that functions and actor classes capture stay on the cluster until the session ends."
     ),
-    "client_statistics": "Through ray://, statistics() counts handles, and no tasks.",
+    "client_statistics": "Through ray://, statistics() counts handles, but not tasks.",
     "client_pace": (
-        "Through ray://, each call waits for the server's word, which takes one round trip over the network."
+        "Through ray://, each call waits for the server's answer, which takes one round trip over the network."
     ),
 }
 """The abilities that Ray Client lacks: further entries of an engine's `limits`."""
@@ -71,7 +71,7 @@ def is_server() -> bool:
 
 def build_refusal(what: str) -> exceptions.HocketError:
     """Return the error for an ability that Ray Client lacks."""
-    return exceptions.HocketError(f"{what} cannot be had through ray://, since Ray Client does not have it. {_REMEDY}")
+    return exceptions.HocketError(f"{what} is not possible through ray://: Ray Client does not support it. {_REMEDY}")
 
 
 def is_call(native: object) -> bool:
@@ -95,7 +95,7 @@ def check_environment(given: Mapping[str, object]) -> None:
     named = [name for name in ("working_dir", "py_modules") if name in given]
     if named and is_outside():
         raise exceptions.HocketError(
-            f"runtime_env={dict(given)} of a task or actor has {' and '.join(named)}, which cannot be had through "
+            f"runtime_env={dict(given)} of a task or actor has {' and '.join(named)}, which is not possible through "
             f"ray://. Name it for the whole session: hocket.init(runtime_env={{{named[0]!r}: ...}}). Or: {_REMEDY}"
         )
 
@@ -166,4 +166,4 @@ on."""
 
 
 def _refuse(value: object) -> object:
-    raise build_refusal(f"A serializer of your own, as {type(value).__qualname__!r} has one by register_serializer,")
+    raise build_refusal(f"Sending {type(value).__qualname__!r}, which has a serializer of register_serializer,")

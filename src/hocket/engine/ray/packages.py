@@ -93,10 +93,10 @@ def check_size(folder: Path, excludes: Iterable[str], walk: Walk) -> None:
     largest = sorted(parts.items(), key=lambda item: item[1], reverse=True)[:3]
     named = ", ".join(f"{name} ({_format_bytes(size)})" for name, size in largest)
     raise ValueError(
-        f"The folder of your script, {os.fspath(folder)!r}, has {_format_bytes(total)}, and more than "
-        f"{_format_bytes(LIMIT_BYTES)} is not sent to a cluster unasked. The largest parts: {named}. Name them in a "
-        f".gitignore or .rayignore there or in runtime_env={{'excludes': [{largest[0][0]!r}]}}, or say what to send: "
-        "runtime_env={'working_dir': 'a folder'}."
+        f"The folder of your script, {os.fspath(folder)!r}, has {_format_bytes(total)}, but at most "
+        f"{_format_bytes(LIMIT_BYTES)} are sent to a cluster by default. The largest parts: {named}. Exclude them in a "
+        f".gitignore or .rayignore there or with runtime_env={{'excludes': [{largest[0][0]!r}]}}, or name another "
+        "folder: runtime_env={'working_dir': 'a folder'}."
     )
 
 

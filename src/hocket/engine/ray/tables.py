@@ -196,8 +196,8 @@ def _ask(kind: str, _: Failures) -> Iterator[Row]:
     except Exception as error:
         raise exceptions.HocketError(
             f"Ray's state service does not answer, so {kind} cannot be listed ({type(error).__name__}: {error}). It "
-            "is part of Ray's dashboard: start with hocket.init(engine='ray', include_dashboard=True), or a cluster "
-            "with its dashboard."
+            "is part of Ray's dashboard: start with hocket.init(engine='ray', include_dashboard=True), or start "
+            "the cluster with its dashboard."
         ) from error
     for record in found:
         row: Row = record.asdict()

@@ -77,7 +77,7 @@ class RayTasks(contract.Tasks):
         """Submit a function that raises, instead of a task with a removed placement group: Ray would wait for the
         group."""
         error = exceptions.TaskPlacementGroupRemoved(
-            f"Task `{options.name}` was to run in a placement group that was removed. Make a new group."
+            f"Task `{options.name}` cannot run: its placement group was removed. Make a new group."
         )
         given = {"num_cpus": 0, "max_retries": 0, "num_returns": keywords.count_returns(options)}
         found = outside.build_remote(runner.build_failure(error, options), given).remote()
@@ -126,7 +126,7 @@ class RayTasks(contract.Tasks):
         self._session.check_open()
         if options.creation.shape.group_id in self._groups.removed:
             raise exceptions.ActorPlacementGroupRemoved(
-                f"Actor `{options.class_name}` was to live in a placement group that was removed. Make a new group."
+                f"Actor `{options.class_name}` cannot be built: its placement group was removed. Make a new group."
             )
         for shape in (options.creation.shape, options.lifetime_shape):
             group = self._groups.made.get(shape.group_id)
@@ -195,7 +195,7 @@ class RayTasks(contract.Tasks):
 
 def _check_returning(options: records.TaskOptions) -> None:
     if options.num_returns == records.STREAMING and outside.is_outside():
-        raise outside.build_refusal(f"The items of the generator `{options.name}`, one by one,")
+        raise outside.build_refusal(f"Reading the items of the generator `{options.name}` one by one")
 
 
 def _explain_submission(error: Exception, args: tuple[object, ...], kwargs: dict[str, object], what: str) -> Exception:

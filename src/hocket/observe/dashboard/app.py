@@ -154,7 +154,7 @@ class Pages:
 
 
 def _refuse() -> responses.Response:
-    return responses.PlainTextResponse("A parameter is missing, or makes no sense.", 400)
+    return responses.PlainTextResponse("A parameter is missing or invalid.", 400)
 
 
 def build(pages: Pages, *, token: str, is_own: Callable[[bytes], bool]) -> guards.Guards:

@@ -102,9 +102,9 @@ class Guards:
 
 
 _SAID = {
-    400: "A header is there twice.",
+    400: "A header was sent twice.",
     401: "The token is missing or wrong. Open the address that `hocket dashboard` printed.",
     403: "This page is served to its own address and its own scripts only.",
     404: "There is nothing here.",
-    405: "Only plain GET is answered.",
+    405: "Only GET requests without an upgrade are answered.",
 }

@@ -98,12 +98,12 @@ def serve(driver_pid: int | None, folder: Path | None, where: int | Path, say: C
 
 def _serve(driver_pid: int | None, folder: Path | None, where: int | Path, say: Callable[[str], object]) -> int:
     if driver_pid is not None and not sessions.list_found(driver_pid):
-        say(f"There is no session of yours with the driver's pid {driver_pid}. `hocket status` lists those there are.")
+        say(f"There is no session of yours whose driver has the pid {driver_pid}. `hocket status` lists your sessions.")
         return 1
     if folder is not None and not any(lines.find_logs(folder, name) for name in (log.NAME, searches.NAME)):
         say(
-            f"There is no run or search in {str(folder)!r}: no {log.NAME} or {searches.NAME} there, nor in its "
-            "folders. Give Result.path, ResultGrid.experiment_path, or the folder of several."
+            f"There is no run or search in {str(folder)!r}: neither it nor its folders have a {log.NAME} or "
+            f"{searches.NAME}. Give Result.path, ResultGrid.experiment_path, or a folder that holds several of these."
         )
         return 1
     os.nice(NICENESS)
@@ -131,7 +131,7 @@ def _serve(driver_pid: int | None, folder: Path | None, where: int | Path, say: 
     server = _Server(config)
 
     def greet() -> None:
-        say(f"{place.greet(token)}\nWhoever has this address may look until Ctrl-C ends it.")
+        say(f"{place.greet(token)}\nAnyone who has this address may use the dashboard until Ctrl-C ends it.")
 
     try:
         why = asyncio.run(_run(server, place.listener, pages, driver_pid, greet))
@@ -163,7 +163,7 @@ async def _run(
                 if not sessions.list_found(driver_pid):  # it may have opened another session
                     why = f"The session of pid {driver_pid} is over."
             elif time.monotonic() - pages.asked_at > IDLE_SECONDS:
-                why = f"Nobody has looked for {IDLE_SECONDS:.0f} s."
+                why = f"The dashboard was not used for {IDLE_SECONDS:.0f} s."
     server.should_exit = True
     await serving
     return why
@@ -205,8 +205,8 @@ def _open_socket(path: Path) -> _Place:
     except OSError as error:
         listener.close()
         raise OSError(
-            f"The socket {str(path)!r} cannot be made: {error.strerror or error}. Give a path in a folder of yours at "
-            "which nothing is; what an earlier dashboard left there, after a kill, may be removed."
+            f"The socket {str(path)!r} cannot be created: {error.strerror or error}. Give a path that does not exist "
+            "yet, in a folder of yours. If a dashboard was killed and left its socket there, remove the socket."
         ) from error
     finally:
         os.umask(before)

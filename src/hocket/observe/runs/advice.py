@@ -78,8 +78,8 @@ def _explain_driver(behind: float) -> list[tuple[float, str]]:
     if behind < BEHIND_SECONDS:
         return []
     text = (
-        f"The driver takes reports {behind:.0f} s after they are made: it is busy, most often with callbacks. Make "
-        "them quicker, or report less often."
+        f"The driver takes reports {behind:.0f} s after they are made, because it is busy, most often with callbacks. "
+        "Make the callbacks quicker, or report less often."
     )
     return [(1.0, text)]
 

@@ -131,7 +131,7 @@ class RunHistory:
         if not self._file.is_file():
             raise FileNotFoundError(f"There is no {log.NAME} in {str(self.path)!r}. Give the folder of a run.")
         if not os.access(self._file, os.R_OK):
-            raise PermissionError(f"{str(self._file)!r} is another user's, and not to be read.")
+            raise PermissionError(f"{str(self._file)!r} belongs to another user, and you may not read it.")
         self._lines = lines.Lines(self._file)
         self._begin()
 

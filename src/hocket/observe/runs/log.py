@@ -85,7 +85,7 @@ class RunLog:
         if not stat.S_ISREG(os.fstat(self._file).st_mode):
             os.close(self._file)
             self._file = None
-            self._warn("it is no file")
+            self._warn("it is not a regular file")
             return
         showing.note_log(self._path)
         plain = dict(_flatten(config)) if isinstance(config, Mapping) else {}
@@ -176,7 +176,7 @@ class RunLog:
         if not self._has_failed:
             self._has_failed = True
             warnings.warn(
-                f"Nothing more of this run is written to {str(self._path)!r}, and the training goes on: {problem}.",
+                f"The log of this run, {str(self._path)!r}, is not written any more: {problem}. The training goes on.",
                 stacklevel=2,
             )
 

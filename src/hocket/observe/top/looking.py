@@ -54,7 +54,7 @@ class Look:
             "Runs": tables.build_runs(runs),
             "Searches": tables.build_search(self._describe_search(pid)),
         }
-        others = f"; {len(pids) - 1} more: name a pid" if len(pids) > 1 else ""
+        others = f"; {len(pids) - 1} more of your sessions: name a pid" if len(pids) > 1 else ""
         return View(pid, tables.describe(session, picture) + others, shown)
 
     def _describe_search(self, driver_pid: int) -> dict[str, object] | None:

@@ -39,7 +39,7 @@ class RemoteValue:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "A RemoteValue travels as an argument of Coordinator.schedule, also in lists, tuples and dicts, but not "
+            "A RemoteValue can be an argument of Coordinator.schedule, also in lists, tuples and dicts, but not "
             "inside another object. Pass it by itself, or its value: remote_value.fetch()."
         )
 

@@ -317,7 +317,7 @@ class WorkerDispatcher:
         ref, batch = self.state.sent[0]
         try:
             if ref is None:
-                raise exceptions.ActorUnavailableError("the worker died before it could be asked")
+                raise exceptions.ActorUnavailableError("the worker died before it received the call")
             found: worker.Batch = api.get(ref)
         except exceptions.ActorError as error:
             self._replace(error)
@@ -408,8 +408,8 @@ class WorkerDispatcher:
         closure.deaths += 1
         if closure.deaths >= MAX_DEATHS:
             failure = errors.ClosureError(
-                f"{closure.name} was given up: {closure.deaths} workers in a row died in the middle of it. The last "
-                f"one: {error}"
+                f"{closure.name} was given up, because {closure.deaths} workers in a row died while they ran it. The "
+                f"last error: {error}"
             )
             self._scheduler.end(closure, None, failure)
 
@@ -429,8 +429,8 @@ def _read(closure: closures.Closure, answer: worker.Answer, index: int) -> tuple
             return worker.read_value(answer.value), None
         if answer.kind == worker.OUT_OF_DATA:
             return None, errors.OutOfDataError(
-                f"{closure.name} ran out of data on worker {index} after it had pushed {answer.pushes} times. Draw "
-                "before the first push."
+                f"{closure.name} ran out of data on worker {index} after it had pushed {answer.pushes} times. Call "
+                "next(iterator) before the first push."
             )
         error = _unwrap(values.decode(answer.value))
         if answer.kind == worker.BAD_INPUT:
@@ -440,7 +440,7 @@ def _read(closure: closures.Closure, answer: worker.Answer, index: int) -> tuple
         return None, error
     except Exception as failure:  # a user's class may raise anything when it is unpickled
         unreadable = errors.ClosureError(
-            f"What {closure.name} returned or raised cannot be read here: {texts.describe(failure)}"
+            f"The result or error of {closure.name} cannot be read here: {texts.describe(failure)}"
         )
         unreadable.__cause__ = failure
         return None, unreadable

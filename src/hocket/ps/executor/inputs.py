@@ -64,9 +64,9 @@ class Inputs:
             begun = {int(worker): position for worker, position in restored["positions"].items()}
             if set(begun) != set(positions):
                 raise errors.CheckpointMismatchError(
-                    f"A dataset of a function was read by the workers {sorted(begun)}, and there are "
-                    f"{sorted(positions)}. Start as many workers as before, or make the dataset of a sequence, which "
-                    "is dealt to any number."
+                    f"A dataset made of a function was read by the workers {sorted(begun)} when the checkpoint was "
+                    f"written, but now there are {sorted(positions)}. Start as many workers as before, or make the "
+                    "dataset of a sequence, which is dealt to any number."
                 )
             for worker, position in begun.items():
                 positions[worker][number] = position
@@ -80,8 +80,8 @@ class Inputs:
         restored = self._take_restored("left")
         if restored is not None and restored["count"] != count:
             raise errors.CheckpointMismatchError(
-                f"A dataset had {restored['count']} items when the checkpoint was written, and has {count}. Use the "
-                "same."
+                f"A dataset had {restored['count']} items when the checkpoint was written, but has {count} now. Use "
+                "the same dataset."
             )
         kept = memory.create(streams.count_deal_bytes(count), "deal")
         streams.build_deal(kept, count, None if restored is None else restored["left"])

@@ -23,11 +23,13 @@ from hocket.ps import errors
 from hocket.ps.executor import closures, inputs, streams, worker
 
 _AFTER_FAILURE: Final = (
-    "another closure failed before it. What failed is raised by join(), done() or schedule(), once; schedule it "
-    "again then."
+    "another closure failed before it. join(), done() or schedule() raises that error once; schedule this closure "
+    "again after that."
 )
 
-AT_CLOSE: Final = "the coordinator was closed, or the session has ended. What it did to variables before, it did."
+AT_CLOSE: Final = (
+    "the coordinator was closed, or the session has ended. If the closure had begun, its changes to variables remain."
+)
 """The reason in messages of closures cancelled at the end."""
 
 Batch: TypeAlias = list[tuple[worker.Call, closures.Closure]]

@@ -303,8 +303,8 @@ class PerWorker:
             raise BadInputError(context.failures[self.number])
         if self.number not in context.values:
             raise ValueError(
-                "This closure uses a per-worker iterator or value that is hidden inside another object. Give it as "
-                "an argument, also in a list, tuple or dict, or let the function refer to it by itself."
+                "This closure uses a per-worker iterator or value that is hidden inside another object. Pass it as an "
+                "argument, by itself or in a list, tuple or dict, or let the function refer to it directly."
             )
         return context.values[self.number]
 
@@ -326,8 +326,8 @@ class PerWorkerIterator(PerWorker):
         here = closure_context.get_optional_context()
         if here is None:
             raise NotImplementedError(
-                "A per-worker iterator has no items of its own: each worker draws from its part. Call next(iterator) "
-                "in the function that you schedule."
+                "A per-worker iterator has no items in this process: each worker draws from its own part. Call "
+                "next(iterator) in the function that you schedule."
             )
         foreign.refuse_in_graph("next(iterator)", "draws another item each time")
         return next(self._find(here))
@@ -375,4 +375,4 @@ class PerWorkerDataset:
         return self._begin()
 
     def __next__(self) -> NoReturn:
-        raise TypeError("A per-worker dataset is no iterator. Write: iterator = iter(dataset)")
+        raise TypeError("A per-worker dataset is not an iterator. Write: iterator = iter(dataset)")

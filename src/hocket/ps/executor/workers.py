@@ -69,7 +69,7 @@ class Workers:
         with self.scheduler.condition:  # if two threads remove the last two workers, one is refused
             living = sorted(number for number, one in self.scheduler.workers.items() if not one.is_leaving)
             if index not in living:
-                raise ValueError(f"There is no worker {index}; there are {living}.")
+                raise ValueError(f"There is no worker {index}; the workers are {living}.")
             if len(living) == 1:
                 raise ValueError(
                     f"Worker {index} is the last one, and closures need one. Use coordinator.close() to end all."
@@ -142,7 +142,7 @@ def _describe_stall(seconds: float, running: list[str], found: list[tuple[int, d
     parts = [
         (
             f"hocket.ps: no closure has ended for {seconds:g} s, and {len(running)} are with the workers: {names}. "
-            "What everybody is doing:"
+            "The stacks of all processes:"
         ),
         f"The coordinator (pid {os.getpid()}):\n{_dump_own()}",
     ]
@@ -154,7 +154,7 @@ def _fetch_stack(one: dispatcher.WorkerDispatcher) -> str:
     try:
         who = one.describe()
     except exceptions.HocketError as error:
-        return f"cannot be asked: {error}"
+        return f"does not answer: {error}"
     name = f"(pid {who.pid})"
     if who.host != segment.identify_host():
         return f"{name} is on another machine, {who.host}: its stack cannot be read from here."

@@ -187,7 +187,7 @@ def check_finite(name: str, gradient: Array) -> None:
         return  # finite, but the sum of squares overflowed
     place = tuple(int(index) for index in np.argwhere(bad)[0])
     raise errors.NonFiniteGradientError(
-        f"The gradient of `{name}` has {int(bad.sum())} of {gradient.size} values that are NaN or infinite; the first "
-        f"is {gradient[place]} at {place}. Nothing was applied. Use a smaller learning rate, or "
+        f"The gradient of `{name}` is NaN or infinite in {int(bad.sum())} of {gradient.size} values; the first is "
+        f"{gradient[place]} at {place}. Nothing was applied. Use a smaller learning rate, or "
         "ParameterServerStrategy(bad_gradients='skip') or 'clip'."
     )

@@ -90,7 +90,7 @@ class Mutex:
             return
         if code == errno.ENOTRECOVERABLE:
             raise errors.ParameterServerError(
-                f"The memory of {self._name} could not be put right after a process died in the middle of an update. "
+                f"The memory of {self._name} could not be repaired after a process died in the middle of an update. "
                 "Start again from a checkpoint."
             )
         _check(code)

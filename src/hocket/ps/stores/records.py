@@ -115,8 +115,8 @@ class Eviction:
     def __post_init__(self) -> None:
         if self.by not in ("age", "frequency"):
             raise ValueError(
-                f"Eviction's by must be 'age' or 'frequency', but received {self.by!r}. 'age' forgets what was not "
-                "seen for longest."
+                f"Eviction's by must be 'age' or 'frequency', but received {self.by!r}. Write by='age' to give up the "
+                "rows not updated for longest."
             )
         if not 0 < self.fraction <= 1:
             raise ValueError(

@@ -438,9 +438,9 @@ class TableShard:
         policy, capacity = self.spec.eviction, self.spec.rows
         if policy is None or count + len(np.unique(stay)) > capacity:
             raise errors.CapacityError(
-                f"The table `{self.spec.name}` has room for {capacity} ids on server {self.spec.server}, and {count} "
-                f"new ones were asked for when {int(self._header[COUNT])} were there. Use a larger capacity, or "
-                "Embedding(..., eviction=Eviction(by='age'))."
+                f"The table `{self.spec.name}` has room for {capacity} ids on server {self.spec.server} and holds "
+                f"{int(self._header[COUNT])}, but received {count} new ones. Use a larger capacity, or Embedding(..., "
+                "eviction=Eviction(by='age'))."
             )
         missing = count - (capacity - int(self._header[COUNT]))
         most = int(self._header[COUNT]) - len(np.unique(stay))

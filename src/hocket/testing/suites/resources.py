@@ -99,7 +99,7 @@ class ResourceContract:
         placement.remove_placement_group(group)
         found = placement.placement_group_table(group)
         assert (found["state"], found["bundles"], found["name"]) == ("REMOVED", {0: {"CPU": 1}}, "gone")
-        with pytest.raises(ValueError, match="'gone': there is none"):
+        with pytest.raises(ValueError, match="'gone': no group has it"):
             placement.get_placement_group("gone")
 
     def test_groups_of_a_killed_actor_are_given_back(self) -> None:
@@ -232,12 +232,12 @@ class EnvironmentContract:
         affinity = placement.NodeAffinitySchedulingStrategy
         assert api.get(square.options(scheduling_strategy=affinity(here, soft=False)).remote(2)) == 4
         assert api.get(square.options(scheduling_strategy=affinity("elsewhere", soft=True)).remote(2)) == 4
-        with pytest.raises(exceptions.TaskUnschedulableError, match="'elsewhere', which is not there"):
+        with pytest.raises(exceptions.TaskUnschedulableError, match="'elsewhere', but no node has this id"):
             square.options(scheduling_strategy=affinity("elsewhere", soft=False)).remote(2)
         assert api.get(square.options(label_selector={"ray.io/node-id": here}).remote(2)) == 4
-        with pytest.raises(exceptions.TaskUnschedulableError, match="none has them"):
+        with pytest.raises(exceptions.TaskUnschedulableError, match="but the labels of the nodes are"):
             square.options(label_selector={"disk": "ssd"}).remote(2)
         label = placement.NodeLabelSchedulingStrategy
         assert api.get(square.options(scheduling_strategy=label({"disk": placement.DoesNotExist()})).remote(2)) == 4
-        with pytest.raises(exceptions.TaskUnschedulableError, match="none has them"):
+        with pytest.raises(exceptions.TaskUnschedulableError, match="but the labels of the nodes are"):
             square.options(scheduling_strategy=label({"disk": placement.In("ssd")})).remote(2)

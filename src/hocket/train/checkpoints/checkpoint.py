@@ -173,8 +173,8 @@ class Checkpoint(metaclass=missing.Explaining):
             found = error
         if not isinstance(found, dict):
             raise ValueError(
-                f"{METADATA_NAME} of {self!r} is damaged: it is {found!r:.200}, and no dict. Write it anew by "
-                "set_metadata()."
+                f"{METADATA_NAME} of {self!r} is damaged: it should hold a dict, but reading it gave {found!r:.200}. "
+                "Write it again with set_metadata()."
             )
         return found
 
@@ -187,8 +187,8 @@ class Checkpoint(metaclass=missing.Explaining):
         """
         if self._fetch is not None:
             raise RuntimeError(
-                f"set_metadata() was called in a rank that has only a copy of {self._origin!r}, so it would be lost. "
-                "Call it before report(), on the checkpoint that is reported, or in the driver."
+                f"set_metadata() was called in a rank that has only a copy of {self._origin!r}, so the metadata would "
+                "be lost. Call it in the driver, or before report() on the checkpoint that you report."
             )
         text = json.dumps(dict(metadata))
         if self._place is not None:
@@ -214,8 +214,8 @@ class Checkpoint(metaclass=missing.Explaining):
         if not Path(path).is_dir():
             raise FileNotFoundError(
                 f"The checkpoint's folder {path!r} does not exist. Was it removed (CheckpointConfig.num_to_keep), was "
-                "its temporary folder closed, or is it on another machine? In a training function, get_checkpoint() "
-                "fetches the run's."
+                "its temporary folder closed, or is it on another machine? In a training function, call "
+                "get_checkpoint(), which fetches the run's checkpoint."
             )
         return path
 
@@ -263,5 +263,5 @@ def bring(place: places.Place, target: Path) -> None:
         ) from error
     except commits.DamagedError as error:
         raise errors.TransferError(
-            f"The checkpoint {place.shown!r} is damaged in the store: {error}. Use another one of the run."
+            f"The checkpoint {place.shown!r} is damaged in the store: {error}. Use another checkpoint of the run."
         ) from None

@@ -144,7 +144,7 @@ class Unpacker:
                 raise
         if chunk.file_count is not None:
             if self._file is not None or len(self.files) != chunk.file_count:
-                raise self._tear(f"{len(self.files)} of {chunk.file_count} files are whole")
+                raise self._tear(f"only {len(self.files)} of {chunk.file_count} files are complete")
             self._is_whole = True
 
     def _write(self, piece: Piece) -> None:
@@ -167,17 +167,17 @@ class Unpacker:
     def _compare(self, sent: storage.FileRecord, arrived: storage.FileRecord) -> None:
         if sent != arrived:
             raise errors.TransferError(
-                f"File {self._name!r} of {self._what} did not arrive as it was: {sent.size_bytes} bytes with sha256 "
-                f"{sent.sha256} were sent, {arrived.size_bytes} bytes with sha256 {arrived.sha256} arrived. Nothing "
-                "is made of it; look for a faulty disk, memory or network, and start again from the last committed "
+                f"File {self._name!r} of {self._what} was damaged on its way: {sent.size_bytes} bytes with sha256 "
+                f"{sent.sha256} were sent, but {arrived.size_bytes} bytes with sha256 {arrived.sha256} arrived. It is "
+                "not used. Look for a faulty disk, memory or network, and start again from the last committed "
                 "checkpoint, as FailureConfig(max_failures=1) does."
             )
         self.files[self._name] = arrived
 
     def _tear(self, why: str) -> errors.TransferError:
         return errors.TransferError(
-            f"{self._what[0].upper()}{self._what[1:]} did not arrive whole: {why}. Nothing is made of it; start again "
-            "from the last committed checkpoint, as FailureConfig(max_failures=1) does."
+            f"{self._what[0].upper()}{self._what[1:]} did not arrive whole: {why}. It is not used. Start again from "
+            "the last committed checkpoint, as FailureConfig(max_failures=1) does."
         )
 
     def finish(self) -> storage.Staged:
@@ -187,8 +187,8 @@ class Unpacker:
             TransferError: The last chunk has not come.
         """
         if not self._is_whole:
-            inside = f", and {self._name!r} ended after {self._size} bytes" if self._file is not None else ""
-            raise self._tear(f"the stream ended after {len(self.files)} whole files{inside}")
+            inside = f", and file {self._name!r} ended after {self._size} bytes" if self._file is not None else ""
+            raise self._tear(f"the stream ended after {len(self.files)} complete files{inside}")
         return storage.Staged(str(self.target), self.files)
 
     def close(self) -> None:

@@ -154,8 +154,8 @@ def hold_folder(place: places.Place) -> Iterator[Path]:
     folder = working_folders.claim(f"{cache.FOLDER_PREFIX}{os.getuid()}-", _digest(place))
     if folder is None:
         raise errors.TrainingFailedError(
-            f"{place.name!r} goes on already, in {place.shown!r}: another fit(), here or in another "
-            "process, has not returned. Wait for it, or give RunConfig(name=...) another name."
+            f"The run {place.name!r} is already running in {place.shown!r}: another fit(), here or in another process, "
+            "has not returned. Wait for it, or give RunConfig(name=...) another name."
         )
     try:
         yield Path(folder.path)

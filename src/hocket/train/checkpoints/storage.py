@@ -92,8 +92,9 @@ def check_whole(expected: Iterable[str], found: Container[str]) -> None:
     missing = next((name for name in expected if name not in found), None)
     if missing is not None:
         raise FileNotFoundError(
-            f"The file {missing!r} of a reported checkpoint was removed before it was uploaded. Leave the folder "
-            "alone after report() with CheckpointUploadMode.ASYNC: it is removed when the checkpoint is committed."
+            f"The file {missing!r} of a reported checkpoint was removed before it was uploaded. With "
+            "CheckpointUploadMode.ASYNC, do not change the folder after report(), which removes it when the checkpoint "
+            "is committed."
         )
 
 
@@ -104,8 +105,8 @@ def open_storage(storage: Storage) -> None:
     except OSError as error:
         raise type(error)(
             error.errno,
-            f"The run's folder cannot be made ({error.strerror}). Give RunConfig(storage_path=...) a folder that you "
-            "may write to; it was",
+            f"The run's folder cannot be created ({error.strerror}). Give RunConfig(storage_path=...) a folder that "
+            "you may write to. The folder was",
             str(storage.path),
         ) from None
     trust.check_entered(storage.path, "Give RunConfig(name=...) another name, or storage_path= a folder of your own")
@@ -125,7 +126,7 @@ def hold_storage(storage: Storage) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise errors.TrainingFailedError(
-                f"The run {storage.experiment_name!r} in {storage.storage_path!r} goes on already: another fit(), "
+                f"The run {storage.experiment_name!r} in {storage.storage_path!r} is already running: another fit(), "
                 "here or in another process, has not returned. Wait for it, or give RunConfig(name=...) another name."
             ) from None
         except OSError:  # a file system without locks
@@ -213,10 +214,10 @@ def explained_if_full(target: Path) -> Iterator[None]:
         free = shutil.disk_usage(target.parent).free
         raise NoSpaceError(
             error.errno,
-            f"A checkpoint could not be saved: there is no space for it on the disk of {str(target.parent)!r}, of "
-            f"which {free:,} bytes are free without it. What was committed before is whole. Free some space, give "
-            "another RunConfig(storage_path=...), or keep fewer checkpoints: CheckpointConfig(num_to_keep=...). fit "
-            "with the same name goes on from the last one",
+            f"A checkpoint could not be saved: the disk of {str(target.parent)!r} has too little space for it "
+            f"({free:,} bytes are free without it). Earlier checkpoints are intact. Free some space, choose another "
+            "RunConfig(storage_path=...), or keep fewer checkpoints: CheckpointConfig(num_to_keep=...). fit() with the "
+            "same name goes on from the last checkpoint",
         ) from error
 
 
@@ -270,8 +271,8 @@ def _enter(folder: str, source: str, outer: frozenset[tuple[int, int]]) -> froze
     number = (found.st_dev, found.st_ino)
     if number in outer:
         raise ValueError(
-            f"The checkpoint {source!r} has a link, {folder!r}, to a folder that it is in, so it has no end. Remove "
-            "the link."
+            f"The checkpoint {source!r} has a link, {folder!r}, to a folder that contains the link, so it would be "
+            "copied without end. Remove the link."
         )
     return outer | {number}
 

@@ -44,8 +44,8 @@ class Upload:
         if self.mode is reported.CheckpointUploadMode.NO_UPLOAD:
             if self.function is not None:
                 raise ValueError(
-                    "checkpoint_upload_fn was given, but checkpoint_upload_mode is NO_UPLOAD, so it would not be "
-                    "called. Leave one out."
+                    "checkpoint_upload_fn was given, but checkpoint_upload_mode is NO_UPLOAD, so the function would "
+                    "not be called. Leave one of the two out."
                 )
             if self.deletes:
                 raise ValueError(
@@ -96,8 +96,9 @@ class Upload:
             checkpoint = returned
         if checkpoint.place is not None:
             raise ValueError(
-                f"checkpoint_upload_fn returned {checkpoint!r}, which is in a store, but a run's checkpoints get there "
-                "by way of its folder here. Leave it out: with RunConfig(storage_path='s3://...') report() sends them."
+                f"checkpoint_upload_fn returned {checkpoint!r}, which is in a store, but it must return a checkpoint "
+                "in the run's folder on this machine. Leave checkpoint_upload_fn out: with "
+                "RunConfig(storage_path='s3://...') report() sends checkpoints to the store."
             )
         folder = Path(checkpoint.path)
         if folder.parent != run_storage.path.resolve():

@@ -36,9 +36,9 @@ class GlobalMean:
         numbers = self._framework.to_host(values, "GlobalMean.add()")
         if numbers.ndim != 1:
             raise ValueError(
-                "GlobalMean.add() takes one value for each row, with one dimension, but received one of shape "
-                f"{numbers.shape}. Pass the loss of each row, not their mean{self._remedy}; and average over other "
-                "dimensions."
+                "GlobalMean.add() takes an array of one dimension, with one value for each row, but received one of "
+                f"shape {numbers.shape}. Pass the loss of each row, not their mean{self._remedy}, and average over the "
+                "other dimensions first."
             )
         self._mean.add(numbers, None if weights is None else self._read_weights(weights))
 

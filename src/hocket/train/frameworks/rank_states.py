@@ -106,5 +106,5 @@ def _note(error: BaseException, _: object, second: BaseException | None, __: obj
     """Add a note on a second error, from closing the strategy, to an error; return whether to drop the second."""
     if not isinstance(second, Exception):
         return False
-    error.add_note(f"The strategy could not be closed then: {texts.describe(second)}")
+    error.add_note(f"After that, the strategy could not be closed: {texts.describe(second)}")
     return True

@@ -98,7 +98,7 @@ def _check_moments(name: str, given: str | Sequence[str]) -> tuple[str, ...]:
     for moment in moments:
         if moment not in MOMENTS:
             raise ValueError(
-                f"{name} must be of {', '.join(MOMENTS)}, but received {moment!r}. Leave it out for 'epoch_end'."
+                f"{name} must be one of {', '.join(MOMENTS)}, but received {moment!r}. Leave it out for 'epoch_end'."
             )
     return moments
 
@@ -118,8 +118,8 @@ def _choose(
     missing = [name for name in names.values() if name not in logs]
     if missing:
         raise ValueError(
-            f"Keras's logs at {moment} have {', '.join(logs) or 'nothing'}, but metrics asks for "
-            f"{', '.join(missing)}. Name what is there, or leave metrics out for all."
+            f"Keras's logs at {moment} have {', '.join(logs) or 'nothing'}, but metrics asks for {', '.join(missing)}. "
+            "Name metrics that the logs have, or leave metrics out for all."
         )
     return {name: _to_plain(logs[source]) for name, source in names.items()}
 

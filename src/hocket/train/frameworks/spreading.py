@@ -28,8 +28,9 @@ def plan(
     idle = [rule for rule in rules if not any(rules.matches(rule, name) for name in shapes)]
     if idle and is_first:
         raise ValueError(
-            f"The rule {idle[0]!r} of Sharded(layout=...) matches no parameter, so what it is for would be replicated. "
-            f"The model has {', '.join([*shapes][:_NAMED])}{' ...' if len(shapes) > _NAMED else ''}."
+            f"The rule {idle[0]!r} of Sharded(layout=...) matches no parameter, so the parameters that it was meant "
+            "for would be replicated. Write a rule for the model's parameters: "
+            f"{', '.join([*shapes][:_NAMED])}{' ...' if len(shapes) > _NAMED else ''}."
         )
     return {name: shard_along(rules.find(name, shape), shape, settings.shard_along) for name, shape in shapes.items()}
 

@@ -139,11 +139,11 @@ def refuse_keras_3(work: object) -> None:
         return
     if found is not None:
         raise TypeError(
-            f"The training function takes along something of Keras 3 ({found[0].decode()}), but `tf.keras` is Keras 2 "
+            f"The training function refers to an object of Keras 3 ({found[0].decode()}), but `tf.keras` is Keras 2 "
             f"(tf-keras) in the ranks of a TensorFlow trainer. Write os.environ['{LEGACY_KERAS}'] = '1' at the top of "
-            "the program, above `import tensorflow`; or make what is Keras's inside the training function; or train "
-            "with hocket.train.keras.KerasTrainer, which is for Keras 3. TensorflowConfig(legacy_keras=False) makes "
-            "`tf.keras` Keras 3 in the ranks, too."
+            "the program, above `import tensorflow`; or make the objects of Keras inside the training function; or "
+            "train with hocket.train.keras.KerasTrainer, which is for Keras 3. TensorflowConfig(legacy_keras=False) "
+            "makes `tf.keras` Keras 3 in the ranks, too."
         )
 
 
@@ -157,7 +157,8 @@ def choose_keras_backend(name: str, num_threads: int) -> None:
         found = keras.backend.backend()
         raise RuntimeError(
             f"KerasConfig asks for backend={name!r}, but the processes of this session have imported Keras with "
-            f"{found!r}, and cannot change it. Use one backend in a session: call hocket.shutdown() before the next."
+            f"{found!r}, and a process cannot change its backend. Use one backend in a session: call hocket.shutdown() "
+            "before the next."
         )
     os.environ["KERAS_BACKEND"] = name
     set_threads(num_threads)

@@ -72,8 +72,8 @@ def load(folder: str | os.PathLike[str]) -> dict[str, Array]:
     path = Path(folder, FILE_NAME)
     if not path.is_file():
         raise FileNotFoundError(
-            f"{str(folder)!r} has no {FILE_NAME}. ReportCheckpointCallback and save_weights() write it; was the "
-            "checkpoint made otherwise?"
+            f"{str(folder)!r} has no {FILE_NAME}. Pass a checkpoint that ReportCheckpointCallback or save_weights() "
+            "has written."
         )
     with np.load(path, allow_pickle=False) as found:
         return {name: found[name] for name in found.files}

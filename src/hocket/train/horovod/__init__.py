@@ -15,7 +15,7 @@ def __getattr__(name: str) -> NoReturn:
         raise AttributeError(
             f"hocket.train.horovod has no {name}(), which Horovod has. Give the function to a trainer: "
             "hocket.train.torch.TorchTrainer(function, train_loop_config={...}, "
-            "scaling_config=hocket.train.ScalingConfig(num_workers=2)).fit(). What Horovod's args=(...) has goes into "
-            "the dict."
+            "scaling_config=hocket.train.ScalingConfig(num_workers=2)).fit(). Put the values of Horovod's args=(...) "
+            "into the dict."
         )
     raise AttributeError(f"module 'hocket.train.horovod' has no attribute {name!r}")

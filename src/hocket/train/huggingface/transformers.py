@@ -64,7 +64,7 @@ def prepare_trainer(trainer: Any) -> Any:
     expected, found = context.get_context().get_world_size(), trainer.args.world_size
     if found != expected:
         raise RuntimeError(
-            f"The Trainer has found {found} rank where there are {expected}, so each would train alone. On CPUs write "
-            "TrainingArguments(use_cpu=True, ...)."
+            f"The Trainer found a world size of {found}, but there are {expected} ranks, so each would train alone. On "
+            "CPUs write TrainingArguments(use_cpu=True, ...)."
         )
     return trainer

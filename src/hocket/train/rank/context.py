@@ -149,7 +149,8 @@ def get_all_reported_checkpoints(
         )
     if timeout_s is not None and timeout_s < 0:
         raise ValueError(
-            f"timeout_s must be 0 or more seconds, or None, but received {timeout_s!r}. Leave it out to wait."
+            f"timeout_s must be 0 or more seconds, or None, but received {timeout_s!r}. Leave it out to wait without a "
+            "limit."
         )
     session = worker_session.get_session("get_all_reported_checkpoints")
     return session.list_checkpoints(consistency_mode, timeout_s)

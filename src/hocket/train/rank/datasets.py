@@ -130,8 +130,8 @@ def prepare(datasets: Mapping[str, data.Dataset], config: DataConfig, *, stays_h
         source = one.build_source(config.execution_options, stays_here=stays_here)
         if not source.num_rows:
             raise ValueError(
-                f"The data set {name!r} has no rows, so there is nothing to train on. Look at what filter() or the "
-                "files leave with count()."
+                f"The data set {name!r} has no rows, so there is nothing to train on. Check with count() what the "
+                "files hold and what filter() leaves."
             )
         found[name] = Supply(
             source=source, is_split=config.datasets_to_split == "all" or name in config.datasets_to_split

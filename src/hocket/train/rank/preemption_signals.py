@@ -187,8 +187,8 @@ def _end_process() -> None:
     if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, _take_signal):
         return
     _log.warning(
-        "This process was told to end (SIGTERM) while it trained, and has not in %.0f s after that. It ends now. To go "
-        "on for longer, catch train.PreemptionError and set a handler for SIGTERM.",
+        "This process received SIGTERM while it trained, and had not ended %.0f s later, so it ends now. To let it run "
+        "longer, catch train.PreemptionError and set a handler for SIGTERM.",
         END_SECONDS,
     )
     end_at_once()

@@ -74,7 +74,7 @@ class RankActor:
         """Return the stack of the training function: its own frame and the frames of its calls."""
         frame = sys._current_frames().get(self._thread or 0)
         if frame is None:
-            return "  (the training function does not run)\n"
+            return "  (the training function is not running)\n"
         stack = traceback.extract_stack(frame)
         ours = max((at for at, found in enumerate(stack) if found.filename == __file__), default=-1)
         return "".join(traceback.format_list(stack[ours + 2 :]))  # the next frame is `WorkerSession.run`

@@ -57,10 +57,11 @@ def describe_crowd(ranks_places: Sequence[RankPlacement]) -> str:
         cores = place.introduction.num_cores
         if 0 < cores < place.local_world_size:
             return (
-                f"{place.local_world_size} ranks share {cores} processor{'s' * (cores != 1)} of one machine. Each "
-                "repeats what does not depend on its number of rows, the optimizer's step above all, and waits for its "
-                f"turn to compute, so this is slower than num_workers={cores}, which has the same results if each rank "
-                f'gets {place.local_world_size / cores:.3g} times the rows. See "How many ranks" in docs/train.md.'
+                f"{place.local_world_size} ranks share {cores} processor{'s' * (cores != 1)} of one machine. Each rank "
+                "repeats the work that does not depend on its number of rows, above all the optimizer's step, and "
+                f"waits for its turn to compute. So this is slower than num_workers={cores}, which has the same "
+                f'results if each rank gets {place.local_world_size / cores:.3g} times the rows. See "How many ranks" '
+                "in docs/train.md."
             )
     return ""
 
@@ -78,8 +79,8 @@ def describe_launcher(variables: Mapping[str, str]) -> str:
     if not is_launched or size == "1" or variables.get("RANK") != "0":
         return ""
     return (
-        f"This is one of {size} processes that `hocket run` or torchrun has started, and each of them calls fit(), "
-        "which starts ranks of its own and trains the same. Start the script with python."
+        f"`hocket run` or torchrun has started {size} processes, and each of them calls fit(), which starts ranks of "
+        "its own and repeats the same training. Start the script with python."
     )
 
 

@@ -29,8 +29,8 @@ def get_optional_info(caller: str) -> rank_info.RankInfo | None:
         if caller not in _warned:
             _warned.add(caller)
             warnings.warn(
-                f"hocket.train.{caller}() was called outside a training function, and does what it does in a single "
-                "process. Call it in a function that is given to Trainer.run.",
+                f"hocket.train.{caller}() was called outside a training function, so it acts as in a single process. "
+                "Call it in a function that is given to Trainer.run.",
                 stacklevel=4 if caller == "report" else 3,
             )
         return None
@@ -68,9 +68,9 @@ def serve_both(report: Callable[P, None]) -> Report[P]:
             report(*args, **kwargs)
         elif get_optional_info("report") is not None:
             raise TypeError(
-                "report() takes one dict in a function that is run by fit(), but received the keywords "
-                f"{sorted(kwargs)}. Write report({{'loss': 0.5}}), with checkpoint=... beside it; keywords are for "
-                "functions that hocket.train.Trainer runs."
+                f"report() takes one dict in a function that fit() runs, but received the keywords {sorted(kwargs)}. "
+                "Write report({'loss': 0.5}), and pass checkpoint=... beside the dict; keywords are for functions that "
+                "hocket.train.Trainer runs."
             )
 
     return choose

@@ -256,12 +256,12 @@ class WorkerSession:
             return
         if checkpoint is None:
             raise ValueError(
-                "validation was asked for without a checkpoint. Pass one to report(), or leave validation out."
+                "report() received validation=... without a checkpoint. Pass a checkpoint too, or leave validation out."
             )
         if not self.info.validates:
             raise ValueError(
-                "validation was asked for, but the trainer was not told how. Give it "
-                "validation_config=ValidationConfig(fn=...)."
+                "report() received validation=..., but the trainer has no validation function. Pass "
+                "validation_config=ValidationConfig(fn=...) to the trainer."
             )
 
     def _check_upload(self, checkpoint: checkpoint_module.Checkpoint, upload: uploads.Upload) -> None:
@@ -270,8 +270,8 @@ class WorkerSession:
         if upload.stays and self._cache is not None:
             raise RuntimeError(
                 "CheckpointUploadMode.NO_UPLOAD and checkpoint_upload_fn need the run's folder, "
-                f"{str(self.info.run_storage.path)!r}, but rank {self.info.rank} does not see it. Leave them out: "
-                "then report() sends the files."
+                f"{str(self.info.run_storage.path)!r}, but rank {self.info.rank} does not see it. Leave both out: "
+                "report() then sends the files."
             )
 
     def list_checkpoints(
@@ -325,8 +325,8 @@ class WorkerSession:
         that another thread held at the fork is never released."""
         if self._is_fork:
             raise exceptions.SessionClosedError(
-                f"hocket.train.{call}() was called in a fork of rank {self.info.rank}, and only the rank itself (pid "
-                f"{self._pid}) can reach the others. Call it there, and bring what the fork computes back through a "
+                f"hocket.train.{call}() was called in a fork of rank {self.info.rank}, but only the rank itself (pid "
+                f"{self._pid}) can reach the other ranks. Call it there, and send the fork's results back through a "
                 "pipe or a file."
             )
 
@@ -335,7 +335,7 @@ class WorkerSession:
         if self.info.bystander:
             raise RuntimeError(
                 f"{call}() is for the ranks that train, but was called in rank {self.info.rank}, which is "
-                f"{self.info.bystander}: nothing waits for it, and its numbers are in no result. Call it in the chief "
+                f"{self.info.bystander}: no rank waits for it, and its numbers reach no result. Call it in the chief "
                 "only; write a file into get_context().get_storage().path from here."
             )
 
@@ -350,13 +350,13 @@ class WorkerSession:
             name = f"#{sum(other.startswith('#') for other in self._trackers)}"
         elif not name or name.startswith("#"):
             raise ValueError(
-                f"A loader's name must be a text that does not begin with '#', but received {name!r}. Pass "
-                "name='train', for example."
+                "A loader's name must be a string that does not begin with '#' and is not empty, but received "
+                f"{name!r}. Pass name='train', for example."
             )
         if name in self._trackers:
             raise ValueError(
-                f"This rank has prepared a loader with name={name!r} before. Give each another name, because it is "
-                "how a loader finds its position in a checkpoint; and prepare each once, not in every epoch."
+                f"This rank has prepared a loader with name={name!r} before. Give each loader its own name, by which "
+                "it finds its position in a checkpoint, and prepare each loader once, not in every epoch."
             )
         self._trackers[name] = get_state
         return self.info.start_positions.get(name)
@@ -375,11 +375,11 @@ class WorkerSession:
         try:
             cursor.load_state_dict(state)
         except ValueError as error:
-            order = "no name, so it is known by the order in which loaders are prepared"
+            order = "no name, so loaders are matched by the order in which they are prepared"
             raise ValueError(
-                f"The checkpoint has a position for this loader ({order if name is None else f'name={name!r}'}) that "
-                f"does not fit it: {error} If it is another loader's, give each a name; to begin the data anew, pass "
-                f"resume=False to {caller}()."
+                f"The checkpoint's position for this loader ({order if name is None else f'name={name!r}'}) does not "
+                f"fit it: {error} If the position is another loader's, give each loader a name; to begin the data "
+                f"anew, pass resume=False to {caller}()."
             ) from error
 
     def _read_positions(self) -> reports.Positions:
@@ -419,12 +419,12 @@ def _encode(call: str, data: object) -> bytes:
         blob = pickle.dumps(data, pickle.HIGHEST_PROTOCOL)
     except Exception as error:
         raise ValueError(
-            f"{call}() takes what can be pickled, but received {texts.safe_repr(data)}: {texts.safe_text(error)}. "
-            "Pass plain values."
+            f"{call}() takes values that can be pickled, but received {texts.safe_repr(data)}: "
+            f"{texts.safe_text(error)}. Pass plain values."
         ) from error
     if len(blob) > MOST_BYTES:
         raise ValueError(
-            f"{call}() takes up to {MOST_BYTES} bytes, because they go through the driver, but received {len(blob)}. "
+            f"{call}() takes up to {MOST_BYTES} bytes, because values go through the driver, but received {len(blob)}. "
             "Use hocket.collective for arrays, and a checkpoint or the run's folder for files."
         )
     return blob
@@ -500,9 +500,9 @@ def _check_checkpoint(checkpoint: object, dir_name: str | None) -> None:
         )
     if checkpoint is not None and checkpoint.place is not None:
         raise ValueError(
-            f"report() takes a checkpoint in a folder of this machine, but received {checkpoint!r} of a store. "
-            "Write with checkpoint.as_directory() as folder: report(metrics, checkpoint=Checkpoint(folder)); what is "
-            "reported goes to the run's own store, RunConfig(storage_path=...)."
+            f"report() takes a checkpoint in a folder on this machine, but received {checkpoint!r}, which is in a "
+            "store. Write `with checkpoint.as_directory() as folder: report(metrics, checkpoint=Checkpoint(folder))`; "
+            "report() sends it to the run's own store, RunConfig(storage_path=...)."
         )
     if dir_name is not None and not kept.is_name(dir_name):
         raise ValueError(

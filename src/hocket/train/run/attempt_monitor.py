@@ -213,7 +213,7 @@ class AttemptMonitor:
         self._ended.discard(rank)
         self._restarts[rank] += 1
         _log.warning(
-            "%s\n\nIts process is started again, for the %d. time.", texts.escape(str(error)), self._restarts[rank]
+            "%s\n\nThe rank's process is started again (restart %d).", texts.escape(str(error)), self._restarts[rank]
         )
         self._runs[rank] = self._attempt.replace(rank)
         self._attend(rank)
@@ -242,7 +242,7 @@ class AttemptMonitor:
         if not ended or not others:
             return None
         progress = ("blind", len(ended) + self._attempt.run.book.row_count)  # any progress restarts the wait's clock
-        what = "The framework's collectives wait for it in vain, if it calls one."
+        what = "If a rank calls one of the framework's collectives, it waits in vain."
         return patience.Wait(progress, "", tuple(sorted(others)), tuple(sorted(ended)), what, has_ended=True)
 
 

@@ -32,7 +32,7 @@ class Budget:
         self._spent[name] += 1
         count = f"{before + 1}" if most == -1 else f"{before + 1} of {most}"
         _log.warning(
-            "Training is started again from its last commit (failure %s that %s allows): %s",
+            "Training is started again from its last commit (failure %s, which %s allows): %s",
             count,
             name,
             texts.escape(str(error)),

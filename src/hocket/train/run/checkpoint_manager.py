@@ -93,7 +93,7 @@ class CheckpointManager:
             if committed is None:
                 if not storage.is_own(one.name, one.manifest):  # a copy by the user, perhaps with changes
                     continue
-                self._note_damage(one.name, one.shown, one.damage or "its manifest is none of a run's checkpoint")
+                self._note_damage(one.name, one.shown, one.damage or "its manifest is not that of a run's checkpoint")
             else:
                 found.append(committed)
         newest = max((record.number for record in found if record.is_own), default=-1)
@@ -156,9 +156,8 @@ class CheckpointManager:
         if adopted:
             if parts or len(adopted) > 1:
                 raise errors.TrainingFailedError(
-                    "All ranks that give a checkpoint with one report must give the same folder if they upload it "
-                    f"themselves, but {adopted} were "
-                    f"given{', and other ranks left the upload to report()' if parts else ''}. Pass the same "
+                    "Ranks that upload a report's checkpoint themselves must all give the same folder, but gave "
+                    f"{adopted}{', and other ranks left the upload to report()' if parts else ''}. Pass the same "
                     "checkpoint_upload_mode and checkpoint_dir_name in all ranks."
                 )
             self._check_free(Path(adopted[0]).name)

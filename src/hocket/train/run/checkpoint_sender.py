@@ -66,8 +66,8 @@ class CheckpointSender:
         manifest = storage.get_optional_manifest(path) if path.parent == self._storage.path else None
         if manifest is None:
             raise FileNotFoundError(
-                f"The checkpoint {origin!r} is not there any more, so it cannot be sent to a rank that asks for it. "
-                "Read it before report() commits newer ones, or keep more of them: CheckpointConfig(num_to_keep=...)."
+                f"The checkpoint {origin!r} no longer exists, so it cannot be sent to a rank that needs it. Read it "
+                "before report() commits newer ones, or keep more checkpoints: CheckpointConfig(num_to_keep=...)."
             )
         records = storage.read_records(manifest)
         folders, names = storage.list_contents(origin)

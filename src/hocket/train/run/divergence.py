@@ -94,9 +94,9 @@ class DivergenceWatch:
         is_same = self._rows.keys() >= self._looking and len({*self._rows.values()}) == 1
         if len(self._rows) > 1 and is_same and len({*rows.digests}) > 1:  # not one batch repeated
             _log.warning(
-                "All %d ranks compute with the same rows: the first %d batches of each are equal, so that ranks repeat "
+                "All %d ranks compute with the same rows: the first %d batches of each are equal, so the ranks repeat "
                 "each other's work. Write loader = prepare_data_loader(loader), or get_dataset_shard(), which give "
-                "each rank its own part; or leave out rows by get_context().get_world_rank().",
+                "each rank its own part; or skip the rows of other ranks by get_context().get_world_rank().",
                 len(self._rows),
                 equality.BATCHES,
             )
@@ -142,25 +142,25 @@ class DivergenceWatch:
             else f"rank {one} has taken {steps[one]} steps and rank {other} {steps[other]}"
         )
         if size is None:
-            said = f"one of the ranks {one} and {other} has {_name(what, name)} and the other lacks it"
+            said = f"only one of the ranks {one} and {other} has {_name(what, name)}"
         else:
-            far = f"by up to {size:.3g} in the values that were sampled" if size else "in values that were not sampled"
+            far = f"by up to {size:.3g} in the sampled values" if size else "in values outside of the sample"
             whose = f"rank {others[0]} has" if len(others) == 1 else f"the ranks {list(others)} have"
-            said = f"{whose} other values of {_name(what, name)} than rank {one}, {far}"
+            said = f"{whose} values of {_name(what, name)} that differ from rank {one}'s {far}"
         more = [_name(kept, called) for (kept, called, _), *_ in found[1:]]
         listed = ", ".join(more[:MOST_NAMED]) + (f" and {len(more) - MOST_NAMED} more" if more[MOST_NAMED:] else "")
-        also = f" So do {listed}." if more else ""
+        also = f" The same holds for {listed}." if more else ""
         if is_rounding:
             return (
-                f"The ranks' models differ by rounding: {where.format(number=number)} ({taken}) {said}.{also} Ranks "
-                "on unlike processors, or with other numbers of threads, round otherwise. Give all ranks the same of "
-                "both if they are to stay equal to the bit."
+                f"The ranks' models differ by rounding: {where.format(number=number)} ({taken}) {said}.{also} Ranks on "
+                "different processors, or with different numbers of threads, round differently. If the ranks must stay "
+                "equal to the bit, give all of them the same processor and the same number of threads."
             )
         causes = self._causes.get(what, "")
         return (
             f"The ranks should have equal models, but {where.format(number=number)} ({taken}) {said}.{also} {causes} "
-            "To train on, write RunConfig(divergence_config=DivergenceConfig(action='warn')), or 'ignore' to compare "
-            "nothing."
+            "To train nevertheless, write RunConfig(divergence_config=DivergenceConfig(action='warn')), or 'ignore' to "
+            "compare nothing."
         )
 
 

@@ -128,7 +128,7 @@ def build_message(failed: dict[int, Exception], world_size: int, names: dict[int
         names: The text behind each rank's number: its role and its node.
     """
     parts = [_describe(f"Rank {rank} of {world_size}{names[rank]}", error) for rank, error in failed.items()]
-    return "\n\nAfter it, also:\n".join([parts[0], *parts[1:]])
+    return "\n\nLater failures:\n".join([parts[0], *parts[1:]])
 
 
 def _describe(who: str, error: Exception) -> str:

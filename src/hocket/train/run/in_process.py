@@ -32,18 +32,17 @@ def train(run: training_run.Run) -> Any:
     size = max(run.scaling.min_workers, 1)
     if ranks_roles := run.backend_config.list_roles(run.scaling):
         raise ValueError(
-            f"{', '.join(role.name for role in ranks_roles)} are processes, each with a task of its own, but the "
-            "in-process engine has one process. Open the session with hocket.init(engine='local'), and use "
-            "ScalingConfig(num_workers=1) or more."
+            f"{', '.join(role.name for role in ranks_roles)} need a process each, but the in-process engine has one "
+            "process. Open the session with hocket.init(engine='local'), and use ScalingConfig(num_workers=1) or more."
         )
     ranks = _Ranks(run, list_places(size))
     if size == 1:
         return ranks.call(0)
     if api.get_runtime_context().get_task_id() is not None:
         raise ValueError(
-            f"On the in-process engine a task cannot train with num_workers={size}: its other threads would wait for "
-            "its end. Call fit() outside of tasks, use ScalingConfig(num_workers=1), or open the session with "
-            "hocket.init(engine='local')."
+            f"On the in-process engine a task cannot train with num_workers={size}, because the ranks' threads would "
+            "wait for the end of the task. Call fit() outside of tasks, use ScalingConfig(num_workers=1), or open the "
+            "session with hocket.init(engine='local')."
         )
     with run.backend_config.share_process() as framework_locals:
         group = TurnGroup(run.scaling, ranks.places, [*_LOCALS, *framework_locals])

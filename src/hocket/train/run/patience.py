@@ -155,16 +155,16 @@ class Patience:
         pid = self._group.places[rank].introduction.pid
         if rank in self.stopped:
             return (
-                f"Rank {rank} (pid {pid}) does not say where it is: its process is stopped, by a signal such as "
-                f"SIGSTOP or by a debugger. `kill -CONT {pid}` lets it go on, `kill -KILL` ends it."
+                f"Rank {rank} (pid {pid}) cannot say where it is: its process is stopped, by a signal such as SIGSTOP "
+                f"or by a debugger. `kill -CONT {pid}` lets it go on, `kill -KILL` ends it."
             )
         ref = self._group.actors[rank].describe.remote()
         if api.wait([ref], timeout=ANSWER_SECONDS)[0]:
             stack: str = self._group.get(rank, ref)
             return f"Rank {rank} is here:\n{stack}"
         return (
-            f"Rank {rank} (pid {pid}) does not say where it is: its process is stopped, or code in C keeps the "
-            f"interpreter's lock. `py-spy dump --native --pid {pid}` tells more."
+            f"Rank {rank} (pid {pid}) cannot say where it is: its process is stopped, or code in C keeps the "
+            f"interpreter's lock. `py-spy dump --native --pid {pid}` shows more."
         )
 
 
@@ -179,7 +179,7 @@ def _tell(wait: Wait, seconds: float) -> str:
     who = f"Rank {wait.waiting[0]} has" if len(wait.waiting) == 1 else f"Ranks {list(wait.waiting)} have"
     if wait.has_ended:
         return (
-            f"{who} gone on for {seconds:.0f} s since rank {wait.missing[0]}{others} has ended. {wait.what} "
-            "All ranks must take part in them equally often."
+            f"{who} gone on for {seconds:.0f} s since rank {wait.missing[0]}{others} ended. {wait.what} All ranks must "
+            "call collectives equally often."
         )
     return f"{who} waited for {seconds:.0f} s in {wait.call} for rank {wait.missing[0]}{others}, which {wait.what}."

@@ -86,7 +86,7 @@ class QuestionResolver:
         if self._obstacle:
             raise errors.TrainingFailedError(
                 f"get_all_reported_checkpoints() waits for validations, but {self._obstacle}. Ask for "
-                "CheckpointConsistencyMode.COMMITTED, or give the validation less in "
+                "CheckpointConsistencyMode.COMMITTED, or give the validation fewer resources in "
                 "ValidationConfig.ray_remote_kwargs."
             )
         return False
@@ -112,9 +112,9 @@ class QuestionResolver:
         gone = sorted(self._ended - here.keys())
         if gone:
             raise errors.TrainingFailedError(
-                f"Every rank must call {calls[first]}(), but rank {gone[0]} ended after {self._met} calls of it, or "
-                f"of functions of hocket.train.collective, while rank {first} waits in call {self._met + 1}. Call it "
-                "in all ranks; do not put it under `if rank == 0`."
+                f"Every rank must call {calls[first]}(), but rank {gone[0]} ended after {self._met} calls of "
+                f"get_preemption_info and hocket.train.collective, while rank {first} waits in call {self._met + 1}. "
+                "Call it in all ranks; do not put it under `if rank == 0`."
             )
         if len(here) < self._world_size:
             self._check_reports({rank: question.report_count for rank, (question, _) in here.items()}, calls[first])

@@ -47,7 +47,7 @@ class ValidationQueue:
         needed, there = self._config.resources, api.cluster_resources()
         if all(held.get(name, 0.0) + amount <= there.get(name, 0.0) for name, amount in needed.items()):
             return ""
-        return f"a validation needs {needed}, and of {there} the ranks hold {dict(held)}"
+        return f"a validation needs {needed}, and the ranks hold {dict(held)} of {there}"
 
     def start(self) -> list[contract.AnyRef]:
         """Start the next validation if none runs; return the references to wait for before `settle`."""
@@ -55,7 +55,7 @@ class ValidationQueue:
             record = next(iter(self._manager.list_unvalidated()), None)
             if record is None:
                 return []
-            assert record.task is not None, "who waits for a validation says how"
+            assert record.task is not None, "a record that waits for a validation has its task"
             ref = self._task.remote(self._config.fn, record.checkpoint, record.task.fn_kwargs)
             seconds = record.task.timeout_s
             self._running = _Running(ref, record, None if seconds is None else time.monotonic() + seconds)
@@ -108,7 +108,7 @@ class ValidationQueue:
 def run_here(config: validation.ValidationConfig, manager: checkpoint_manager.CheckpointManager) -> None:
     """Run all waiting validations in this process, where a time limit cannot be kept."""
     for record in manager.list_unvalidated():
-        assert record.task is not None, "who waits for a validation says how"
+        assert record.task is not None, "a record that waits for a validation has its task"
         try:
             metrics = config.run(record.checkpoint, record.task)
         except Exception as error:  # a failed validation does no harm to the training

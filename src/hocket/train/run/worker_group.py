@@ -138,7 +138,7 @@ class WorkerGroup:
         ref = handle.introduce.remote()
         if not api.wait([ref], timeout=START_SECONDS)[0]:
             error = errors.TrainingFailedError(
-                f"It died, and its next process had not started after {START_SECONDS:.0f} s."
+                f"The rank died, and its new process did not start within {START_SECONDS:.0f} s."
             )
             raise self.explain(rank, error)
         found = [place.introduction for place in self.places]
@@ -297,9 +297,9 @@ def _reserve_most(
         placement.remove_placement_group(reservation)
         if size == least:
             raise errors.TrainingFailedError(
-                f"{demand.describe()} were not free for {START_SECONDS:.0f} s: of "
-                f"{node.format_resources(api.cluster_resources())} there are "
-                f"{node.format_resources(api.available_resources())} left. End the tasks and actors that hold the "
+                f"{demand.describe()}, but that was not free for {START_SECONDS:.0f} s: "
+                f"{node.format_resources(api.available_resources())} of "
+                f"{node.format_resources(api.cluster_resources())} are left. End the tasks and actors that hold the "
                 "rest, or use fewer workers."
             )
         size -= 1
@@ -311,9 +311,9 @@ def _list_living_nodes() -> set[str]:
 
 def _warn_of_a_wait(wanted: str) -> None:
     _log.warning(
-        "%s, and were not reserved in %.0f s, in which a node was lost. Ray may wait for an answer of it, and gives "
-        "up in the end; so the wait goes on, for %.0f s at most. RAY_grpc_client_keepalive_time_ms=10000, set where "
-        "the cluster is started, makes that sooner.",
+        "%s, but that could not be reserved in %.0f s, in which a node was lost. Ray may wait for an answer of the "
+        "lost node before it gives up, so the wait goes on for %.0f s at most. To shorten it, set "
+        "RAY_grpc_client_keepalive_time_ms=10000 where the cluster is started.",
         wanted,
         START_SECONDS,
         STUCK_SECONDS,

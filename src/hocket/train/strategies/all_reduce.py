@@ -98,8 +98,8 @@ class AllReduce(strategy.Strategy):
         """
         if isinstance(self.compression, PowerSGD):
             raise TypeError(
-                f"compression={self.compression!r} is computed by PyTorch, and this framework's gradients travel as "
-                "one array. Use 'bf16' or 'fp16', or leave it out."
+                f"compression={self.compression!r} works in PyTorch only: this framework's gradients travel as one "
+                "array. Use 'bf16' or 'fp16', or leave it out."
             )
         if self.bucket_mb is not None:
             raise ValueError(

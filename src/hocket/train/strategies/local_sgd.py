@@ -95,8 +95,8 @@ class LocalSGD(strategy.Strategy):
     def __post_init__(self) -> None:
         if self.sync_every < 1:
             raise ValueError(
-                f"sync_every must be 1 or more steps, but received {self.sync_every!r}. For an average after each "
-                "step write 1."
+                f"sync_every must be 1 or more steps, but received {self.sync_every!r}. Write 1 to average after each "
+                "step."
             )
         if self.begin_after < 0:
             raise ValueError(
@@ -105,8 +105,8 @@ class LocalSGD(strategy.Strategy):
             )
         if not (self.outer is None or isinstance(self.outer, Nesterov) or callable(self.outer)):
             raise TypeError(
-                f"outer must be a Nesterov, or make an optimizer from a list of tensors, but received {self.outer!r}. "
-                "Write outer=Nesterov(), or functools.partial(torch.optim.SGD, lr=0.7)."
+                "outer must be a Nesterov, or a function that makes an optimizer from a list of tensors, but received "
+                f"{self.outer!r}. Write outer=Nesterov(), or functools.partial(torch.optim.SGD, lr=0.7)."
             )
 
     def open(self, ranks: strategy.Ranks) -> strategy.StrategyRuntime:
@@ -168,8 +168,8 @@ class _Runtime(strategy.StrategyRuntime):
     def begin(self, model: strategy.HostModel) -> None:
         if self._world.size > 1 and model.own_average:
             raise ValueError(
-                f"LocalSGD averages the weights of the ranks, and {model.own_average} puts each rank's own average of "
-                "them into the model when fit() ends. Leave it out, or use the strategy AllReduce."
+                f"LocalSGD averages the weights of the ranks, but {model.own_average} would put each rank's own "
+                "average into the model when fit() ends. Leave it out, or use the strategy AllReduce."
             )
         if self._outer is not None and not self._apart:
             names = model.names

@@ -73,7 +73,7 @@ class ParameterServer(strategy.Strategy):
         if self.max_staleness is not None and not _is_count(self.max_staleness, 0):
             raise ValueError(
                 f"max_staleness must be 0 or more updates, or None for no bound, but received {self.max_staleness!r}. "
-                "With 0 one rank computes at a time; twice the number of ranks is usual."
+                "Twice the number of ranks is usual; with 0 only one rank computes at a time."
             )
         if not _is_count(self.min_table_rows, 1):
             raise ValueError(
@@ -83,7 +83,7 @@ class ParameterServer(strategy.Strategy):
         if self.bad_gradients not in _POLICIES:
             raise ValueError(
                 f"bad_gradients must be 'raise', 'skip' or 'clip', but received {self.bad_gradients!r}. Leave it out "
-                "to hear of the first one."
+                "to raise an error at the first bad gradient."
             )
         if not self.timeout_s > 0:
             raise ValueError(

@@ -100,7 +100,7 @@ class _Servers(hosting.Host):
         if not self._opened.is_lost:
             return False
         _log.warning(
-            "The process that kept the servers' memory has ended, and the parameters with it. New servers are started; "
+            "The process that kept the servers' memory has ended, so the parameters are lost. New servers are started; "
             "the run goes on from its last checkpoint, or from the beginning if there is none."
         )
         self._opened.close()
@@ -115,7 +115,7 @@ class _Servers(hosting.Host):
         try:
             return {**self._opened.statistics(), "staleness": self._opened.get_staleness()}
         except (exceptions.HocketError, ps_errors.ParameterServerError) as error:
-            _log.warning("Result.statistics is empty, as the servers cannot be asked: %s", texts.describe(error))
+            _log.warning("Result.statistics is empty, because the servers do not answer: %s", texts.describe(error))
             return {}
 
     def close(self) -> None:
@@ -274,15 +274,15 @@ class Client:
     def _note_dropped(self, step: int) -> None:
         if not self.dropped and step == 1 and self._session.checkpoint is not None:
             _log.warning(
-                "Rank %d counts its steps from 1, though the run goes on from a checkpoint: the servers have had these "
-                "steps, and drop them. Load the optimizer's state with the model's, since it has the number of the "
-                "step; see 'Failures' under ParameterServer in docs/train.md.",
+                "Rank %d counts its steps from 1, although the run goes on from a checkpoint: the servers have already "
+                "received these steps, and drop them. Load the optimizer's state together with the model's, because it "
+                "has the number of the step; see 'Failures' under ParameterServer in docs/train.md.",
                 self.rank,
             )
         elif not self.dropped:
             _log.info(
-                "The servers have had step %d of rank %d before the ranks were started again. It and others are "
-                "repeated, and count once.",
+                "The servers received step %d of rank %d before the ranks were started again. Steps that are repeated "
+                "count once.",
                 step,
                 self.rank,
             )
@@ -384,9 +384,9 @@ class PulledWeights:
         if not self.is_same(name, squares):
             pulled = self._squares[name]
             raise ValueError(
-                f"The program has changed the weights `{name}` after they came from the servers: the norm was "
-                f"{math.sqrt(pulled):.6g}, and is {math.sqrt(squares):.6g}. With ParameterServer the servers hold the "
-                f"weights, so the next step would undo it. {self._remedy}, or use AllReduce()."
+                f"The program changed the weights `{name}` after they came from the servers: their norm was "
+                f"{math.sqrt(pulled):.6g}, and is now {math.sqrt(squares):.6g}. With ParameterServer the servers hold "
+                f"the weights, so the next step would undo the change. {self._remedy}, or use AllReduce()."
             )
 
 
@@ -432,13 +432,13 @@ class ServedSteps(strategy.StrategyRuntime):
         self._seen: Array | None = None
         """The last pulled weights, to detect a change by the program since; None after a step."""
         self._names: list[str] = []
-        self._pulled = PulledWeights("Give a model other weights between two calls of fit()")
+        self._pulled = PulledWeights("Change weights between two calls of fit()")
 
     def open_next(self) -> strategy.StrategyRuntime:
         if self._has_model:
             raise ValueError(
                 "prepare_model() received a second model, but with ParameterServer the servers hold the weights of "
-                "one. Make one model of both, or train the other one in a trainer of its own."
+                "one. Make one model of both, or train the second model in a trainer of its own."
             )
         self._has_model = True
         return self
@@ -475,9 +475,9 @@ class ServedSteps(strategy.StrategyRuntime):
         values = model.read()
         if self._made and model.names != self._names:
             raise ValueError(
-                "The model trains other variables than in its first fit(), but with ParameterServer the servers hold "
-                f"those: {len(self._made)}, and now there are {len(values)}. Freeze and thaw layers before the first "
-                "fit(), train each phase in a trainer of its own from the checkpoint of the one before, or use "
+                f"The model trains {len(values)} variables now, which are not the {len(self._made)} of its first "
+                "fit(), but with ParameterServer the servers hold those. Freeze and thaw layers before the first "
+                "fit(); train each phase in a trainer of its own, from the checkpoint of the phase before; or use "
                 "AllReduce()."
             )
         if not self._made:
@@ -507,8 +507,9 @@ class ServedSteps(strategy.StrategyRuntime):
     def begin_epoch(self, model: strategy.HostModel) -> None:
         if self._seen is not None and not np.array_equal(self._seen, model.read_flat(), equal_nan=True):
             raise ValueError(
-                "The program has given the model other weights between two epochs of fit(), of which the servers do "
-                "not hear with ParameterServer. Do it between two calls of fit(), or use AllReduce()."
+                "The program changed the model's weights between two epochs of fit(), but with ParameterServer the "
+                "servers hold the weights, and do not see that change. Change weights between two calls of fit(), or "
+                "use AllReduce()."
             )
         self._client.enter_early()
         self._pull(model)

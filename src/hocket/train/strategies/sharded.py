@@ -70,7 +70,10 @@ class Sharded(strategy.Strategy):
                     f"mesh must be a dict of names and sizes, but received {self.mesh!r}. Write mesh={{'data': 2}}."
                 )
             if size < 1:
-                raise ValueError(f"An axis of a mesh has 1 place or more, but {name!r} has {size} in {self.mesh!r}.")
+                raise ValueError(
+                    f"Each axis of a mesh must have 1 place or more, but {name!r} has {size} in {self.mesh!r}. Write "
+                    "mesh={'data': 2}."
+                )
         limit: object = self.bucket_bytes
         if not isinstance(limit, int) or isinstance(limit, bool):
             raise TypeError(f"bucket_bytes must be an int, but received {limit!r}. Write a number of bytes.")
@@ -83,14 +86,14 @@ class Sharded(strategy.Strategy):
             object.__setattr__(self, option, (given,) if isinstance(given, str) else tuple(given))
         if tuple(self.batch_dims) != ("data",) and self.batch_dims and not {*self.batch_dims} & {*self.mesh}:
             raise ValueError(
-                f"The mesh has the axes {list(self.mesh)}, and none of batch_dims={list(self.batch_dims)!r}. Name "
-                "those that cut the batch, or write batch_dims=[] if none does."
+                f"The mesh has the axes {list(self.mesh)}, but batch_dims={list(self.batch_dims)!r} names none of "
+                "them. Name the axes that cut the batch, or write batch_dims=[] if none does."
             )
         for name in (*self.shard_along, *self._list_named()):
             if name not in self.mesh:
                 raise ValueError(
-                    f"The mesh has the axes {list(self.mesh)}, but {name!r} is named. Write one of them, or "
-                    f"{_UNSHARDED!r} for a dim that stays whole."
+                    f"The mesh has the axes {list(self.mesh)}, but received the axis {name!r}. Write one of the mesh's "
+                    f"axes, or {_UNSHARDED!r} for a dim that stays whole."
                 )
 
     def _check_kinds(self) -> None:
@@ -108,10 +111,13 @@ class Sharded(strategy.Strategy):
                 re.compile(pattern)
             except (re.error, TypeError) as error:
                 raise ValueError(
-                    f"layout has names by regular expressions, but {pattern!r} is none: {error}. Write r'.*weight'."
+                    f"The keys of layout must be regular expressions, but received {pattern!r}: {error}. Write "
+                    "r'.*weight'."
                 ) from error
             if not isinstance(specs, Iterable):
-                raise TypeError(f"A layout has one axis for each dim, but {pattern!r} has {specs!r}. Write ['model'].")
+                raise TypeError(
+                    f"A layout must have one axis for each dim, but {pattern!r} has {specs!r}. Write ['model']."
+                )
             for spec in specs:
                 if not isinstance(spec, str) and not isinstance(spec, Sequence):
                     raise TypeError(
@@ -126,7 +132,9 @@ class Sharded(strategy.Strategy):
         """Yield the axes that the layout names."""
         for specs in self.layout.values():
             if isinstance(specs, str):
-                raise TypeError(f"A layout has one axis for each dim, but received {specs!r}. Write [{specs!r}].")
+                raise TypeError(
+                    f"A layout must have a list with one axis for each dim, but received {specs!r}. Write [{specs!r}]."
+                )
             for spec in specs:
                 names = spec.split(",") if isinstance(spec, str) else spec
                 yield from (name.strip() for name in names if name.strip() != _UNSHARDED)

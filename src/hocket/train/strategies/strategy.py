@@ -127,8 +127,8 @@ class Strategy:
             ValueError: A setting has no meaning in the framework.
         """
         raise TypeError(
-            f"The strategy {self!r} has no open(), so it says nothing of what to do. Write one that returns a "
-            "StrategyRuntime, or use AllReduce(), LocalSGD(8) or ParameterServer()."
+            f"The strategy {self!r} has no open(), so it cannot run. Write an open() that returns a StrategyRuntime, "
+            "or use AllReduce(), LocalSGD(8) or ParameterServer()."
         )
 
 
@@ -322,9 +322,9 @@ class NativeStrategy:
 def build_opened_error(strategy: Strategy, opened: object) -> TypeError:
     """Return the error for a `Strategy.open` that returned an object which the framework cannot drive."""
     return TypeError(
-        f"{type(strategy).__name__}.open() must return a StrategyRuntime, or what the framework has of its own (in "
-        f"PyTorch an Exchange), but returned {opened!r}. Use AllReduce(), LocalSGD(8) or ParameterServer(), or derive "
-        "one from hocket.train.strategies.Strategy."
+        f"{type(strategy).__name__}.open() must return a StrategyRuntime, or the framework's own type (in PyTorch an "
+        f"Exchange), but returned {opened!r}. Use AllReduce(), LocalSGD(8) or ParameterServer(), or derive a strategy "
+        "from hocket.train.strategies.Strategy."
     )
 
 
@@ -363,7 +363,7 @@ def open_next(runtime: StrategyRuntime) -> StrategyRuntime:
     if not isinstance(found, StrategyRuntime):
         raise TypeError(
             f"{type(runtime).__name__}.open_next() must return a StrategyRuntime, but returned "
-            f"{texts.safe_repr(found)}. Return self, or one for the next model."
+            f"{texts.safe_repr(found)}. Return self, or a runtime for the next model."
         )
     return found
 
@@ -397,8 +397,8 @@ def unflatten(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     sizes = [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
     if flat.shape != (sum(sizes),):
         raise ValueError(
-            f"The parameters have {sum(sizes)} elements, but received an array of shape {flat.shape}. Write what "
-            "read_flat() returned, or an array of its shape."
+            f"The parameters have {sum(sizes)} elements, but received an array of shape {flat.shape}. Pass the result "
+            "of read_flat(), or an array of its shape."
         )
     return (
         [part.reshape(shape) for part, shape in zip(np.split(flat, np.cumsum(sizes)[:-1]), shapes, strict=True)]

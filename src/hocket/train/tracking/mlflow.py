@@ -67,7 +67,8 @@ class MLflowRun:
         if experiment_id is not None:
             if self._client.get_experiment(experiment_id) is None:
                 raise ValueError(
-                    f"MLflow has no experiment with the id {experiment_id!r}. Give experiment_name=..., which is made."
+                    f"MLflow has no experiment with the id {experiment_id!r}. Give experiment_name=..., which creates "
+                    "one."
                 )
             return experiment_id
         if name is None:

@@ -73,7 +73,7 @@ def _convert_dict(value: Mapping[object, object], where: str, outer: tuple[int, 
     for key, inner in value.items():
         if not issubclass(type(key), str):
             raise TypeError(
-                f"Keys of metrics must be texts, but {where} has the key {texts.safe_repr(key)} "
+                f"Keys of metrics must be strings, but {where} has the key {texts.safe_repr(key)} "
                 f"({texts.name_class(type(key))}). Write str(...) of it, or join parts of a name with '/'."
             )
         converted[str.__str__(key)] = _convert(inner, f"{where}[{texts.safe_repr(key)}]", outer)
@@ -83,19 +83,17 @@ def _convert_dict(value: Mapping[object, object], where: str, outer: tuple[int, 
 def _enter(value: object, where: str, outer: tuple[int, ...]) -> tuple[int, ...]:
     """Return the ids of the dicts and lists around a value's contents, including the value itself."""
     if id(value) in outer:
-        raise ValueError(f"{where} holds itself. Report plain numbers, texts, lists and dicts.")
+        raise ValueError(f"{where} contains itself. Report plain numbers, strings, lists and dicts.")
     if len(outer) >= MOST_DEPTH:
-        raise ValueError(
-            f"{where} is nested {MOST_DEPTH} deep, which is the most that metrics may be. Join the keys with '/'."
-        )
+        raise ValueError(f"{where} is nested too deep: metrics may have {MOST_DEPTH} levels. Join the keys with '/'.")
     return (*outer, id(value))
 
 
 def _check_int(value: int, where: str) -> int:
     if not _LEAST_INT <= value <= _MOST_INT:
         raise ValueError(
-            f"{where} is a whole number of {value.bit_length()} bits, but metrics take up to 64. Report float(...) or "
-            "str(...) of it."
+            f"{where} is an int of {value.bit_length()} bits, but metrics take up to 64. Report float(...) or str(...) "
+            "of it."
         )
     return value
 
@@ -104,8 +102,8 @@ def _convert_array(value: object, where: str, outer: tuple[int, ...]) -> object:
     torch = sys.modules.get("torch")  # without torch there can be no tensor, so torch is not imported for this
     if torch is not None and isinstance(value, torch.Tensor):
         raise ValueError(  # Ray's class, which programs catch
-            f"{where} must be a plain value, but is a torch tensor of shape {tuple(value.shape)}. Pass .item() of it "
-            "for a number, or .tolist() for several."
+            f"{where} must be a plain value, but is a torch tensor of shape {tuple(value.shape)}. Pass its .item() for "
+            "one number, or its .tolist() for several."
         )
     array = np.asarray(value)
     is_hidden = np.ma.getmaskarray(value) if isinstance(value, np.ma.MaskedArray) else None
@@ -131,8 +129,8 @@ def _convert_array(value: object, where: str, outer: tuple[int, ...]) -> object:
 def _build_refusal(value: object, where: str) -> TypeError:
     return TypeError(
         f"{where} is {texts.safe_repr(value, 200)} ({texts.name_class(type(value))}), but metrics take numbers, "
-        "texts, booleans, None, lists and dicts of these, and small arrays. Report a number or a text, or save it in "
-        "the checkpoint."
+        "strings, booleans, None, lists and dicts of these, and small arrays. Report a number or a string, or save it "
+        "in the checkpoint."
     )
 
 

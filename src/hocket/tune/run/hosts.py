@@ -172,7 +172,9 @@ class TrialPolicy:
         assignment = encoding.try_pickle(self._search.begin(live))
         if isinstance(assignment, str):
             yield from self._release(running, is_usable=process.introduction is not None)
-            self._search.fail(live, errors.TuneError(f"Its configuration cannot be sent to it: {assignment}"))
+            self._search.fail(
+                live, errors.TuneError(f"The configuration of the trial cannot be sent to its process: {assignment}")
+            )
             return
         yield contract.Call(process.member, "run", (assignment,))
         if process.introduction is not None:  # a used process does not introduce itself again
@@ -233,7 +235,8 @@ class TrialPolicy:
                 self._search.fail(
                     running.live,
                     errors.TuneError(
-                        f"It has not reported for {self._timeout_s:g} s, which is TuneConfig(trial_timeout_s=...)."
+                        f"The trial has not reported for {self._timeout_s:g} s, the limit of "
+                        "TuneConfig(trial_timeout_s=...)."
                     ),
                 )
 
@@ -282,7 +285,7 @@ def check_feasible(live: live_trial.LiveTrial, total: Mapping[str, float]) -> No
     for name, amount in live.resources.items():
         if amount > total.get(name, 0.0) + 1e-9:
             raise exceptions.InfeasibleResourcesError(
-                f"Trial {live.trial.trial_id} holds {dict(live.resources)}, but the session has "
+                f"Trial {live.trial.trial_id} needs {dict(live.resources)}, but the session has "
                 f"{total.get(name, 0.0):g} of {name}. Ask for less with tune.with_resources(...), or start with more: "
                 f"{node.write_init_call([name])}.{amounts.ask_for_names([name], total, str.lower)}"
             )

@@ -34,8 +34,8 @@ def replay(search: searches.Search, records: Sequence[Mapping[str, Any]], resume
                 _HANDLERS[event](search, record)
         except KeyError as error:
             raise errors.TuneError(
-                f"The log of the search is damaged: its record {record!r} does not fit what stands before it. Has a "
-                "part of it been removed?"
+                f"The log of the search is damaged: its record {record!r} does not fit the records before it. Has a "
+                "part of the log been removed?"
             ) from error
         if event in ("start", "pause", "exploit", "retry", "end"):
             undone.pop(record["id"], None)

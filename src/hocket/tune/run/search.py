@@ -324,7 +324,7 @@ class Search:
         if not self.ending:
             for live in list(self.live.values()):
                 if live.trial.status is trials.Status.PAUSED:
-                    self.finish(live, trials.Status.TERMINATED, "nothing was left that it waited for")
+                    self.finish(live, trials.Status.TERMINATED, "no other trial was left to wait for")
             self.source.check_end()
         self.source.proposals.finish()
 

@@ -119,8 +119,9 @@ class TrialSource:
                 folder = f"{folder}_{self._settings.prefix}"  # an earlier search has a trial of this name
         if folder in self._folders:
             raise ValueError(
-                f"Each trial needs a folder of its own, but {folder!r} is another one's, and trial_name_creator or "
-                f"trial_dirname_creator has given it to trial {trial.trial_id}. Have it contain trial.trial_id."
+                "Each trial needs a folder of its own, but trial_name_creator or trial_dirname_creator returned "
+                f"{folder!r} for trial {trial.trial_id}, and another trial has that folder. Have the name contain "
+                "trial.trial_id."
             )
         self._folders.add(folder)
         trial.path = f"{self._settings.folder}/{folder}"
@@ -135,11 +136,12 @@ class TrialSource:
         """Raise if trials are left or to come, but nothing runs or can begin."""
         if self._live:
             raise errors.TuneError(
-                f"{type(self._settings.scheduler).__name__}.choose_trial_to_run() returned None, but nothing runs, and "
-                f"{len(self._live)} trials wait to begin, such as {next(iter(self._live))}. Have it return one of them."
+                f"{type(self._settings.scheduler).__name__}.choose_trial_to_run() returned None, but no trial is "
+                f"running, and {len(self._live)} trials wait to begin, such as {next(iter(self._live))}. Have it "
+                "return one of them."
             )
         if not self.is_exhausted:
             raise errors.TuneError(
-                f"{type(self._settings.searcher).__name__}.suggest() returned None, but nothing runs whose result it "
-                "could wait for. Have it return a configuration, or Searcher.FINISHED."
+                f"{type(self._settings.searcher).__name__}.suggest() returned None, but no trial is running whose "
+                "result it could wait for. Have it return a configuration, or Searcher.FINISHED."
             )

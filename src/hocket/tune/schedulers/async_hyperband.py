@@ -74,8 +74,8 @@ class AsyncHyperBandScheduler(fifo.FIFOScheduler):
         checks.check_number("grace_period", grace_period, above=0)
         if grace_period > max_t:
             raise ValueError(
-                f"grace_period must not be more than max_t, but received {grace_period!r} and max_t={max_t!r}. Write "
-                "max_t for how long a trial may run, and grace_period for how long each one does."
+                f"grace_period must not be more than max_t, but received {grace_period!r} and max_t={max_t!r}. max_t "
+                "is the most that a trial may run, and grace_period the least."
             )
         checks.check_number("reduction_factor", reduction_factor, above=1)
         checks.check_count("brackets", brackets)

@@ -17,8 +17,8 @@ def check_search(metric: object, mode: object, time_attr: object = "training_ite
     """Check the names of a report's metric and time, and the mode."""
     if metric is not None and (not isinstance(metric, str) or not metric):
         raise ValueError(
-            f"metric must name a number of the reports, but received {metric!r}. Write metric='loss', or leave it out "
-            "to take TuneConfig's."
+            f"metric must be the name of a number in the reports, but received {metric!r}. Write metric='loss', or "
+            "leave it out to take TuneConfig's."
         )
     if mode not in (None, "min", "max"):
         raise ValueError(
@@ -26,7 +26,7 @@ def check_search(metric: object, mode: object, time_attr: object = "training_ite
         )
     if not isinstance(time_attr, str) or not time_attr:
         raise ValueError(
-            f"time_attr must name a number of the reports that grows, but received {time_attr!r}. Write "
+            f"time_attr must be the name of a growing number in the reports, but received {time_attr!r}. Write "
             "time_attr='training_iteration' for the count of reports, or 'time_total_s' for seconds."
         )
 
@@ -69,7 +69,7 @@ def require_metric(scheduler: contract.TrialScheduler) -> None:
     if not scheduler.metric or not scheduler.mode:
         name = type(scheduler).__name__
         raise ValueError(
-            f"{name} compares trials, so it must know their metric and mode, but has metric={scheduler.metric!r} and "
+            f"{name} compares trials, so it needs a metric and a mode, but has metric={scheduler.metric!r} and "
             f"mode={scheduler.mode!r}. Write TuneConfig(metric='loss', mode='min', scheduler={name}(...)), or give "
             "both to the scheduler."
         )

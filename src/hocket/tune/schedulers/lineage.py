@@ -57,7 +57,7 @@ def read(source: str | pathlib.Path | Sequence[Policy | Sequence[Any]]) -> list[
         return [row if isinstance(row, Policy) else _parse(row, f"row {place}") for place, row in enumerate(source)]
     path = pathlib.Path(source).expanduser()
     if not path.is_file():
-        raise ValueError(f"policy_file must be a file of policies, but there is none at {str(path)!r}.")
+        raise ValueError(f"policy_file must be a file of policies, but there is no file {str(path)!r}.")
     policies = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
@@ -77,6 +77,6 @@ def _parse(row: Sequence[Any], where: str) -> Policy:
 
 def _build_error(where: str, row: object) -> ValueError:
     return ValueError(
-        "A policy must be a list [tag, source's tag, time, source's time, old config, new config], but "
-        f"{where} is {row!r:.200}. Give PopulationBasedTraining.policies, or a file with one such JSON list a line."
+        f"A policy must be a list [tag, source's tag, time, source's time, old config, new config], but {where} is "
+        f"{row!r:.200}. Give PopulationBasedTraining.policies, or a file with one such JSON list per line."
     )

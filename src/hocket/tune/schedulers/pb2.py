@@ -83,7 +83,7 @@ class PB2(pbt.PopulationBasedTraining):
         ranges = _read_bounds(hyperparam_bounds or {}, "hyperparam_bounds")
         if not _count(ranges):
             raise errors.TuneError(
-                f"PB2 changes hyperparameters, so it must be told which, but received {hyperparam_bounds!r}. Write "
+                f"PB2 needs the hyperparameters that it may change, but received {hyperparam_bounds!r}. Write "
                 "hyperparam_bounds={'lr': [1e-4, 1e-1]}."
             )
         bandit.check_installed()
@@ -175,8 +175,8 @@ def _read_range(value: object, where: str) -> object:
     low, high = numbers if len(numbers) == 2 else (None, None)
     if low is None or high is None or not low < high or not math.isfinite(high - low):
         raise ValueError(
-            f"{where} must be a list [low, high] of two numbers, but received {value!r}. Write [1e-4, 1e-1]; for "
-            "values that are no range use PopulationBasedTraining."
+            f"{where} must be a list [low, high] of two numbers, but received {value!r}. Write [1e-4, 1e-1], or use "
+            "PopulationBasedTraining for values that are not a range."
         )
     assert isinstance(value, list | tuple)
     return _Range(*value)
@@ -197,9 +197,9 @@ def _read_point(config: object, ranges: Mapping[str, Any], path: str = "") -> li
         number = checks.read_number(value)
         if number is None or not math.isfinite(number):
             raise errors.TuneError(
-                f"PB2 changes {path + key!r} from {one.low} to {one.high}, so each trial must begin with a number "
-                f"there, but one has {value!r}. Write tune.uniform({one.low}, {one.high}) into param_space, or leave "
-                "the key out to have one drawn."
+                f"PB2 changes {path + key!r} from {one.low} to {one.high}, so each trial must begin with a number for "
+                f"it, but one trial has {value!r}. Write tune.uniform({one.low}, {one.high}) into param_space, or "
+                "leave the key out, so PB2 draws a number."
             )
         point.append(one.get_place(number))
     return point

@@ -176,7 +176,7 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
         """Remove a finished trial from the population."""
         if trial.checkpoint is None and self._num_missed > 0:
             _log.warning(
-                "%s has changed nothing, %d times, because none of the better trials had a checkpoint to go on from. "
+                "%s left a trial unchanged %d times, because none of the better trials had a checkpoint. "
                 "Report one: tune.report(metrics, checkpoint=...), or write save_checkpoint in a Trainable.",
                 type(self).__name__, self._num_missed,
             )  # fmt: skip
@@ -209,7 +209,7 @@ class PopulationBasedTraining(fifo.FIFOScheduler):
             if self._requires_attrs and name is not None and plain.get_metric(result, name) is None:
                 raise errors.TuneError(
                     f"{type(self).__name__} needs {name!r} in each report, but trial {trial.trial_id} has reported "
-                    f"{sorted(result)}. Report it, or write require_attrs=False to leave such reports alone."
+                    f"{sorted(result)}. Report it, or write require_attrs=False to ignore such reports."
                 )
 
     # --- changes ------------------------------------------------------------------------------------------------------
@@ -332,14 +332,14 @@ def _describe(config: Mapping[str, object]) -> str:
 def _check_exploration(changes: object, factors: object, explore: object) -> None:
     if not changes and explore is None:
         raise errors.TuneError(
-            f"PopulationBasedTraining changes hyperparameters, so it must be told which, but received {changes!r}. "
-            "Write hyperparam_mutations={'lr': tune.loguniform(1e-4, 1e-1)}, or a custom_explore_fn."
+            f"PopulationBasedTraining needs the hyperparameters that it may change, but received {changes!r}. Write "
+            "hyperparam_mutations={'lr': tune.loguniform(1e-4, 1e-1)}, or a custom_explore_fn."
         )
     mutations.check(changes or {})
     if explore is not None and not callable(explore):
         raise TypeError(
-            f"custom_explore_fn must be a function from a configuration to another, but received {explore!r}. Leave it "
-            "out if the mutations are enough."
+            "custom_explore_fn must be a function that takes a configuration and returns another, but received "
+            f"{explore!r}. Leave it out if the mutations are enough."
         )
     if not isinstance(factors, list | tuple) or not factors or any(checks.read_number(one) is None for one in factors):
         raise ValueError(

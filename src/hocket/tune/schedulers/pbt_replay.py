@@ -53,7 +53,7 @@ class PopulationBasedTrainingReplay(fifo.FIFOScheduler):
         """Give the trial the first configuration."""
         if self._trial is not None:
             raise ValueError(
-                "PopulationBasedTrainingReplay runs one trial, because others would do the same again, but received "
+                "PopulationBasedTrainingReplay runs one trial, because more trials would only repeat it, but received "
                 f"{trial.trial_id} after {self._trial.trial_id}. Write TuneConfig(num_samples=1), without a grid."
             )
         if self.config is None and not trial.config:

@@ -13,8 +13,8 @@ def check_searcher(wrapper: str, searcher: object) -> None:
     """Raise TypeError if the object to wrap is no searcher."""
     if not isinstance(searcher, searchers.Searcher):
         raise TypeError(
-            f"{wrapper} must be given a Searcher, but received {searcher!r}. Write {wrapper}(OptunaSearch(...), ...), "
-            "or have yours inherit from hocket.tune.search.Searcher."
+            f"{wrapper} takes a Searcher, but received {searcher!r}. Write {wrapper}(OptunaSearch(...), ...), or have "
+            "your class inherit from hocket.tune.search.Searcher."
         )
 
 
@@ -105,6 +105,6 @@ class ConcurrencyLimiter(searchers.Searcher):
 def _check_limit(max_concurrent: object) -> None:
     if type(max_concurrent) is not int or max_concurrent < 1:
         raise ValueError(
-            f"max_concurrent must be 1 or more trials, but received {max_concurrent!r}. Without a limit give the "
+            f"max_concurrent must be 1 or more trials, but received {max_concurrent!r}. For no limit, give the "
             "searcher itself to the search."
         )

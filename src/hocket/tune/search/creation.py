@@ -47,11 +47,11 @@ def create_searcher(search_alg: str, **kwargs: object) -> searcher.Searcher:
         return _BUILT[name](**kwargs)
     if name in _COMPARABLE:
         raise ValueError(
-            f"create_searcher was given {search_alg!r}, and Hocket has no searcher of that library. OptunaSearch has "
-            f"a comparable one: OptunaSearch(sampler=optuna.samplers.{_COMPARABLE[name]}). Or adapt the library with a "
+            f"create_searcher received {search_alg!r}, but Hocket has no searcher of that library. OptunaSearch has a "
+            f"comparable one: OptunaSearch(sampler=optuna.samplers.{_COMPARABLE[name]}). Or adapt the library with a "
             "class that inherits from hocket.tune.search.Searcher."
         )
     raise ValueError(
-        f"create_searcher must be given one of {', '.join(map(repr, sorted(_BUILT)))}, but received {search_alg!r}. "
-        "Write create_searcher('optuna')."
+        f"create_searcher takes one of {', '.join(map(repr, sorted(_BUILT)))}, but received {search_alg!r}. Write "
+        "create_searcher('optuna')."
     )

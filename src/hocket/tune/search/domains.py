@@ -80,7 +80,7 @@ class _Choosable(Domain):
         present = getattr(self, "sampler", None)
         if present is not None:
             raise ValueError(
-                f"{self!r} is drawn by {present!r} already, so it cannot be drawn by {sampler!r}. Begin with "
+                f"{self!r} already has the sampler {present!r}, so it cannot also have {sampler!r}. Begin with "
                 f"{type(self).__name__}(...) without a sampler."
             )
         changes: Any = {"sampler": sampler}
@@ -137,12 +137,12 @@ class Float(_Choosable):
             if math.isfinite(lower) or math.isfinite(upper):
                 raise ValueError(
                     f"Normally distributed values have no bounds, but received {lower!r} and {upper!r}. Write "
-                    "randn(mean, sd), or clip in the function that is searched."
+                    "randn(mean, sd), or clip the values in the trial's function."
                 )
         elif not (math.isfinite(lower) and math.isfinite(upper)):
             raise ValueError(
-                f"{type(sampler).__name__} needs two finite bounds, but received {lower!r} and {upper!r}. Without "
-                "bounds there is randn(mean, sd)."
+                f"{type(sampler).__name__} needs two finite bounds, but received {lower!r} and {upper!r}. Write "
+                "randn(mean, sd) for values without bounds."
             )
         elif isinstance(sampler, samplers.LogUniform):
             samplers.check_logarithm(lower, upper)
@@ -234,8 +234,8 @@ class Integer(_Choosable):
             return
         if self.get_quantum() == 1:
             raise ValueError(
-                f"lower must be less than upper, which is left out, but received {self.lower!r} and {self.upper!r}. "
-                f"For the one value {self.lower} write upper={self.lower + 1}, or the value itself."
+                f"lower must be less than upper, which is itself excluded, but received {self.lower!r} and "
+                f"{self.upper!r}. For the one value {self.lower} write upper={self.lower + 1}, or the value itself."
             )
         raise ValueError(
             f"There is no multiple of q={self.get_quantum()} from {self.lower} to {self.upper}. Write wider bounds, or "
@@ -318,7 +318,8 @@ class Categorical(_Choosable):
     def _draw(self, generator: np.random.Generator, config: object, size: int) -> object:
         if self.is_grid():
             raise ValueError(
-                f"The values {self.domain_str} are taken in turn, so none can be drawn. Write choice(...) for that."
+                f"A grid takes the values {self.domain_str} in turn, and cannot draw one of them. Write choice(...) "
+                "to draw."
             )
         return [self.categories[place] for place in generator.integers(0, len(self.categories), size)]
 
@@ -351,8 +352,8 @@ class Function(Domain):
     def __post_init__(self) -> None:
         if not callable(self.func):
             raise TypeError(
-                f"sample_from must be given a function, but received {self.func!r}. Write "
-                'sample_from(lambda config: 2 * config["x"]); a constant stands in the space as it is.'
+                f"sample_from takes a function, but received {self.func!r}. Write sample_from(lambda config: 2 * "
+                'config["x"]); write a constant into the space as it is.'
             )
         if not (self.passes_config or self._binds()):
             raise ValueError(

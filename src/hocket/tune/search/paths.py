@@ -121,8 +121,8 @@ def _check_constant(value: Any, path: Path) -> None:
     module = type(value).__module__
     if module == "ray.tune.search.sample":
         raise TypeError(
-            f"{describe_path(path)} is one of Ray's domains, {value!r}, which is not known here. Import the function "
-            "that made it from hocket.tune instead of ray.tune."
+            f"{describe_path(path)} is one of Ray's domains, {value!r}, which Hocket does not know. Import the "
+            "function that made it from hocket.tune instead of ray.tune."
         )
     if module.startswith("optuna.distributions"):
         raise TypeError(

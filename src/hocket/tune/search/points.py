@@ -45,6 +45,6 @@ def fill(space: Any, point: Any, path: paths.Path = ()) -> Any:
 def _warn(domain: domains.Domain | None, space: object, value: object, path: paths.Path) -> None:
     if domain is not None and not domain.is_valid(value):
         _log.warning(
-            "A point of points_to_evaluate has %s=%r, which the space cannot have: %s. It is tried all the same.",
+            "A point of points_to_evaluate has %s=%r, which is outside the space's domain, %s. Hocket tries it anyway.",
             paths.describe_path(path), value, domain.domain_str,
         )  # fmt: skip

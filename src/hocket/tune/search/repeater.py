@@ -77,8 +77,8 @@ class Repeater(searchers.Searcher):
         if num_samples > 0:
             if num_samples % self.repeat:
                 _log.warning(
-                    "num_samples=%s is no multiple of repeat=%s: the last proposal is not tried as often as the "
-                    "others, and the searcher does not learn of it.", num_samples, self.repeat,
+                    "num_samples=%s is not a multiple of repeat=%s: the last configuration gets fewer trials than the "
+                    "others, and the searcher does not learn its result.", num_samples, self.repeat,
                 )  # fmt: skip
             spec["num_samples"] = -(-num_samples // self.repeat)
         taken = self.searcher.set_search_properties(metric, mode, config, **spec)
@@ -117,7 +117,7 @@ class Repeater(searchers.Searcher):
         """Take in a trial's metrics; after the last repetition, pass on their means, ignoring missing values."""
         group = self._groups.pop(trial_id, None)
         if group is None:
-            _log.warning("Trial %s has ended, which Repeater has not proposed. It is left out.", trial_id)
+            _log.warning("Trial %s has ended, but Repeater did not propose it. Its result is ignored.", trial_id)
             return
         given: Any = self.metric or ""
         names = given if isinstance(given, list) else [given]

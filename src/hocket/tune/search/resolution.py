@@ -45,8 +45,9 @@ def draw(space: object, generator: np.random.Generator) -> tuple[Any, dict[paths
         if not values and not made:
             return space, drawn
     raise errors.TuneError(
-        f"Drawn values hold domains that hold domains, more than {_DEEPEST} deep, at "
-        f"{', '.join(paths.describe_path(path) for path, _ in found)}. Have sample_from return a value without domains."
+        f"Domains in drawn values may be nested at most {_DEEPEST} deep, but those at "
+        f"{', '.join(paths.describe_path(path) for path, _ in found)} are deeper. Have sample_from return a value "
+        "without domains."
     )
 
 
@@ -84,8 +85,8 @@ def _check_cycle(blocked: Mapping[paths.Path, paths.Path], space: object) -> Non
         if path in seen:
             names = [paths.describe_path(each) for each in [*seen[seen.index(path) :], path]]
             raise errors.TuneError(
-                f"The functions given to sample_from wait for each other: {' needs '.join(names)}. Let one of them be "
-                "drawn without the others."
+                f"The functions given to sample_from depend on each other: {' needs '.join(names)}. Make one of them "
+                "independent of the others."
             )
 
 
@@ -102,8 +103,8 @@ def _call(path: paths.Path, domain: domains.Domain, space: Any, seed: int) -> ob
         ) from error
     if _holds_grid(value):
         raise errors.TuneError(
-            f"The function given to sample_from for {paths.describe_path(path)} returned a grid, {value!r}, but how "
-            "many configurations there are must be known before. Write grid_search in the space itself, or return "
+            f"The function given to sample_from for {paths.describe_path(path)} returned a grid, {value!r}, but the "
+            "number of configurations must be known before. Write grid_search in the space itself, or return "
             "choice(...)."
         )
     return value
@@ -149,7 +150,7 @@ class View(Mapping[Any, Any]):
             return self[name]
         except KeyError:
             raise AttributeError(
-                f"There is no {name!r} here; the keys are {list(self._values)}.", name=name, obj=self
+                f"The configuration has no {name!r} here; its keys are {list(self._values)}.", name=name, obj=self
             ) from None
 
     def __iter__(self) -> Iterator[Any]:

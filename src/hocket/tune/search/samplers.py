@@ -52,8 +52,8 @@ class Normal(Sampler):
             raise ValueError(f"mean must be a finite number, but received {self.mean!r}. Write mean=0.0.")
         if not 0 < check_number("sd", self.sd) < math.inf:
             raise ValueError(
-                f"sd must be more than 0 and finite, but received {self.sd!r}. A value that does not vary is a "
-                "constant: write it as it is."
+                f"sd must be more than 0 and finite, but received {self.sd!r}. For a value that does not vary, write "
+                "the constant as it is."
             )
 
 
@@ -78,7 +78,7 @@ class Quantized(Sampler):
 
     def __post_init__(self) -> None:
         if not 0 < check_number("q", self.q) < math.inf:
-            raise ValueError(f"q must be more than 0, but received {self.q!r}. Values become multiples of it.")
+            raise ValueError(f"q must be more than 0, but received {self.q!r}. Values are rounded to multiples of q.")
 
     def get_sampler(self) -> Sampler:
         """Return the sampler of the values before rounding."""
@@ -100,7 +100,7 @@ def check_number(name: str, value: object) -> float:
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, but received {value!r}.{_suggest_number(value)}")
     if math.isnan(value):
-        raise ValueError(f"{name} must be a number, but received {value!r}. Look at where it was computed.")
+        raise ValueError(f"{name} must be a number, but received {value!r}. Check where it was computed.")
     return value  # type: ignore[return-value]
 
 
@@ -108,19 +108,18 @@ def check_values(caller: str, values: object) -> list[object]:
     """Check the values of a choice or a grid, and return them as a list."""
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise TypeError(
-            f"{caller} must be given a list of values, but received {values!r}. For one value write "
-            f"{caller}([{values!r}])."
+            f"{caller} takes a list of values, but received {values!r}. For one value write {caller}([{values!r}])."
         )
     if isinstance(values, set | frozenset):
         raise TypeError(
-            f"{caller} must be given values in an order, but received the set {values!r}, whose order differs from "
-            f"run to run. Write {caller}(sorted(...))."
+            f"{caller} takes values in a fixed order, but received the set {values!r}, whose order differs from run "
+            f"to run. Write {caller}(sorted(...))."
         )
     found = list(values)
     if not found:
         raise ValueError(
-            f"{caller} must be given at least one value, but received {values!r}. Leave the key out of the space, or "
-            "write a value."
+            f"{caller} takes at least one value, but received {values!r}. Leave the key out of the space, or write a "
+            "value."
         )
     return found
 
@@ -161,7 +160,7 @@ def check_integer(name: str, value: object) -> int:
     number = check_number(name, value)
     if math.isinf(number) or number != int(number):
         raise TypeError(
-            f"{name} must be an integer, but received {value!r}. For floats there are uniform(...) and quniform(...)."
+            f"{name} must be an integer, but received {value!r}. For floats write uniform(...) or quniform(...)."
         )
     if not -_INT64 <= number < _INT64:
         raise ValueError(f"{name} must fit in 64 bits, but received {value!r}. Draw its logarithm, or a float.")

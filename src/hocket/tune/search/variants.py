@@ -69,8 +69,8 @@ class Variants:
         if num_samples == -1 and next(_find_grids(self._space), None):
             names = ", ".join(paths.describe_path(path) for path, _ in _find_grids(self._space))
             raise errors.TuneError(
-                f"num_samples=-1 goes on without end, but the space has the grid {names}, which would be gone through "
-                "for ever. Give num_samples, or write choice(...) for grid_search(...)."
+                f"num_samples=-1 never ends, but the space has the grid {names}, which would be repeated forever. "
+                "Give num_samples, or write choice(...) instead of grid_search(...)."
             )
         self._points = [points.fill(self._space, point) for point in points_to_evaluate]
         self._point_counts = [_count_grid(point) for point in self._points]
@@ -89,7 +89,7 @@ class Variants:
         """
         total = self.count()
         if number < 0 or (total is not None and number >= total):
-            raise IndexError(f"There are {total} configurations, from 0, but number {number!r} was asked for.")
+            raise IndexError(f"There are {total} configurations, numbered from 0, but received number {number!r}.")
         space, sample, combination = self._find(number)
         generator = np.random.default_rng([self._seed, sample if self._constant else number])
         values: dict[paths.Path, Any] = {}
@@ -196,7 +196,7 @@ def _check_choices(space: object) -> None:
             _check_choices(value)
             if not domain.is_grid() and next(_find_grids(value), None):
                 raise ValueError(
-                    f"{paths.describe_path(path)} is a choice that has the grid {value!r}, but how many configurations "
-                    "there are must be known before anything is drawn. Write grid_search for the outer one, or choice "
-                    "for the inner one."
+                    f"{paths.describe_path(path)} is a choice that has the grid {value!r}, but the number of "
+                    "configurations must be known before anything is drawn. Write grid_search for the outer one, or "
+                    "choice for the inner one."
                 )

@@ -200,7 +200,7 @@ def _compute_importances(
     """
     optuna = adapter.load()
     if len(values) < 2:
-        raise ValueError(f"Importances need two trials with a value or more, but there are {len(values)}.")
+        raise ValueError(f"Importances need at least two trials with a value, but there are {len(values)}.")
     if len(parameters) < 2:
         return dict.fromkeys(parameters, 1.0)
     columns = {name: _convert(optuna, column) for name, column in parameters.items()}

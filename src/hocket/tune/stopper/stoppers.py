@@ -204,8 +204,8 @@ class CombinedStopper(Stopper):
         for stopper in stoppers:
             if not isinstance(stopper, Stopper):
                 raise TypeError(
-                    f"CombinedStopper must be given Stoppers, but received {stopper!r}. Write "
-                    "FunctionStopper(...) around a function."
+                    f"CombinedStopper takes Stoppers, but received {stopper!r}. Write FunctionStopper(...) around a "
+                    "function."
                 )
         self._stoppers = stoppers
 
@@ -290,7 +290,7 @@ def build_stopper(stop: object) -> Stopper:
             if not isinstance(each, Stopper):
                 raise TypeError(
                     f"A list for stop must hold Stoppers, but one is {each!r}. Write FunctionStopper(...) around a "
-                    "function; a dict is given without a list."
+                    "function; give a dict by itself, without a list."
                 )
         return CombinedStopper(*stop)
     if isinstance(stop, type) or (hasattr(stop, "stop_all") and not isinstance(stop, Stopper)):
@@ -311,7 +311,7 @@ def build_stopper(stop: object) -> Stopper:
 def _flatten(stop: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
     for key, bound in stop.items():
         if not isinstance(key, str):
-            raise TypeError(f"stop must have names of metrics, but one of its keys is {key!r}. Write {{'loss': 0.1}}.")
+            raise TypeError(f"The keys of stop must be names of metrics, but one is {key!r}. Write {{'loss': 0.1}}.")
         name = f"{prefix}{key}"
         if isinstance(bound, Mapping):
             yield from _flatten(bound, f"{name}/")

@@ -57,8 +57,8 @@ class TrainerProgram:
         unknown = sorted(set(config) - set(_TAKEN))
         if unknown:
             raise errors.TuneError(
-                f"The space of a trainer has the keys {list(_TAKEN)}, but received {unknown}. Put what the training "
-                "function takes into param_space={'train_loop_config': {...}}."
+                f"The space of a trainer may have only the keys {list(_TAKEN)}, but received {unknown}. Put the "
+                "arguments of the training function into param_space={'train_loop_config': {...}}."
             )
         return self._trainer.derive(**config)
 

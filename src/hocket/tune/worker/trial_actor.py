@@ -95,8 +95,8 @@ def _inside(folder: Path) -> Iterator[None]:
         os.chdir(folder)
     except OSError as error:
         raise errors.TuneError(
-            f"The trial's folder cannot be made or entered: {str(folder)!r}: {error.strerror or error}. Make room "
-            "there, or remove what stands in its way."
+            f"The trial's folder cannot be created or entered: {str(folder)!r}: {error.strerror or error}. Free disk "
+            "space there, or remove a file that has its name."
         ) from error
     try:
         yield

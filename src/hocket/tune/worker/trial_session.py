@@ -100,8 +100,8 @@ class TrialSession(worker_session.WorkerSession):
 
 def _refuse() -> None:
     raise RuntimeError(
-        "A trial of a search is not a rank of a trainer: asynchronous uploads, NO_UPLOAD, validations and "
-        "get_preemption_info() are not for it. Call tune.report(metrics, checkpoint=...)."
+        "A trial of a search is not a rank of a trainer, so it has no asynchronous uploads, NO_UPLOAD, validations or "
+        "get_preemption_info(). Call tune.report(metrics, checkpoint=...)."
     )
 
 

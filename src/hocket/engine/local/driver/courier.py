@@ -234,7 +234,7 @@ class Courier:
             link.channel.post((messages.SKIP,))
             refused = exceptions.SerializationError(
                 f"`{task.options.name}` cannot be sent to a worker: {error}. Put the references into a list and pass "
-                "that: then the function gets references, and fetches the values itself."
+                "the list: the function then gets references and fetches the values itself."
             )
             self._session.note_failure()
             self._kernel.fail(

@@ -103,7 +103,7 @@ class Inbox:
                     for object_id in range(task_id, task_id + returns):
                         self._deliver(object_id, payload)
                 case _:
-                    raise channel.FrameError(f"message {message[0]!r} is no answer to a call")
+                    raise channel.FrameError(f"message {message[0]!r} is not an answer to a call")
 
     def _deliver(self, object_id: int, payload: payloads.Payload) -> None:
         caller = object_id >> 40
@@ -120,7 +120,9 @@ class Inbox:
     def _check_new(self, worker: records.WorkerRecord, object_id: int) -> None:
         """Refuse an id that the worker may not give, or that it has given before."""
         if object_id >> 40 != worker.id or object_id in self._kernel.objects:
-            raise channel.FrameError(f"worker {worker.id} announced an object {object_id:x}, which is not its to make")
+            raise channel.FrameError(
+                f"worker {worker.id} announced object {object_id:x}, whose id is taken or is not the worker's"
+            )
 
     def _take_segment(self, link: links.Link, payload: payloads.Payload) -> None:
         self._store.take(payload, link.channel.take_descriptor(), link.worker.id)
@@ -287,7 +289,7 @@ class Inbox:
         if object_id in self._kernel.objects:
             self._kernel.watch(object_id, watcher)
             return
-        error = exceptions.ObjectLostError(f"ObjectRef({object_id:016x}) was freed before it was asked for.")
+        error = exceptions.ObjectLostError(f"ObjectRef({object_id:016x}) was freed before a worker requested it.")
         link.channel.post((messages.VALUE, object_id, payloads.encode_error(error), ()))
 
     def _on_block(

@@ -147,7 +147,7 @@ class Watch:
             return
         import logging  # imported here, as below
 
-        text = "The guardian (pid %d), the parent of all workers, was stopped; it has been continued."
+        text = "The guardian (pid %d), the parent of all workers, was stopped by a signal; Hocket has continued it."
         logging.getLogger("hocket").warning(text, guardian.pid)
         for worker_id in guardian.list_overdue(now, SILENT_SECONDS):
             link = self._links.by_worker.get(worker_id)
@@ -181,7 +181,7 @@ class Watch:
             since = self._waiting_since.setdefault(shape, now)
             if now - since >= PATIENCE_SECONDS:
                 self._told.add(shape)
-                holders = ", ".join(self._list_holders(shape)) or "nobody: a worker is being started"
+                holders = ", ".join(self._list_holders(shape)) or "nothing (a worker is being started)"
                 names = (queue[0].options.name, resources.format_demand(shape.demand), holders)
                 waiting, wanted, held = map(texts.show_name, names)
                 logging.getLogger("hocket").warning(

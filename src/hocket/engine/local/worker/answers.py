@@ -212,7 +212,7 @@ class Answers:
         try:
             self._send_error(work, self.explain(work, error))
         except BaseException as failure:  # the caller needs an answer, whatever the failure is
-            text = f"{texts.describe(error)}\n(it could not be sent as it is: {texts.describe(failure)})"
+            text = f"{texts.describe(error)}\n(this error could not be sent as it is: {texts.describe(failure)})"
             self._send_error(work, exceptions.TaskError(work.name, f"{text}\n", exceptions.HocketError(text)))
 
     def report_unstarted(self, work: Work) -> None:
@@ -322,7 +322,7 @@ def _split(work: Work, result: Any, count: int) -> tuple[object, ...]:
     except TypeError:
         raise ValueError(
             f"Task `{work.name}` has num_returns={count} but returned {texts.name_kind(result)}, which cannot be "
-            f"taken apart. Return a tuple of {count} values."
+            f"split. Return a tuple of {count} values."
         ) from None
     if len(results) != count:
         raise ValueError(

@@ -205,7 +205,7 @@ def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: i
     except BaseException as error:  # a fault of this package, or no descriptors: the error of the death shows it
         if issubclass(type(error), ConnectionError) and _is_hung_up(sock):
             return 1  # the driver was killed during a send, and cannot read an error
-        os.write(2, f"A Hocket worker could not go on:\n{texts.format_error(error)}".encode(errors="replace"))
+        os.write(2, f"A Hocket worker failed and ends:\n{texts.format_error(error)}".encode(errors="replace"))
         return 1
 
 

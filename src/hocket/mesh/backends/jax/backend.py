@@ -50,8 +50,7 @@ class JaxBackend(contract.Backend):
         each = None if count is None else count // size
         if count is not None and count % size:
             raise ValueError(
-                f"A mesh of {count} devices cannot be made of {size} processes, each with as many. Use a multiple of "
-                f"{size}."
+                f"A mesh of {count} devices cannot be shared equally by {size} processes. Use a multiple of {size}."
             )
         self.list_devices(device_type, each)  # makes as many devices, if JAX is still unused
         by_process: dict[int, list[str]] = {}
@@ -131,8 +130,8 @@ class JaxBackend(contract.Backend):
     def _constrain(self, array: Any, layout: layouts.Layout) -> values.JaxTensor:
         if layout.partial:
             raise ValueError(
-                "Inside of a function that JAX traces a value has no terms of a sum. Leave `partial` out of the "
-                "layout, or call relayout outside of the function."
+                "A value that JAX traces cannot be a sum with `partial` terms. Leave `partial` out of the layout, or "
+                "call relayout outside the function."
             )
         layout.local_shape_from_global_shape(array.shape)
         return values.JaxTensor(jax.lax.with_sharding_constraint(array, devices.find_sharding(layout)), layout.mesh)
@@ -243,8 +242,8 @@ def _check_width(value: object) -> None:
     finite = value[np.isfinite(value)] if value.dtype.kind == "f" else value
     if finite.size and not (float(most.min) <= float(finite.min()) and float(finite.max()) <= float(most.max)):
         raise ValueError(
-            f"The array has numbers from {finite.min()} to {finite.max()}, and JAX would make {kind} of it, which has "
-            "none so large. Call jax.config.update('jax_enable_x64', True) first, or convert it."
+            f"The array has numbers from {finite.min()} to {finite.max()}, but JAX would convert it to {kind}, which "
+            "cannot hold them. Call jax.config.update('jax_enable_x64', True) first, or convert it."
         )
 
 

@@ -49,8 +49,8 @@ def count() -> int:
     there = int(os.environ.get(_PROCESSES, "1"))
     if joined < there:
         raise RuntimeError(
-            f"There are {there} ranks, but their JAX is not joined, so a mesh would have the devices of this one "
-            "only. Write JaxTrainer(..., jax_config=JaxConfig(distributed=True))."
+            f"There are {there} ranks, but their JAX processes are not connected, so a mesh would have only this "
+            "rank's devices. Write JaxTrainer(..., jax_config=JaxConfig(distributed=True))."
         )
     return joined
 

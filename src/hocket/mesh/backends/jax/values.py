@@ -54,8 +54,8 @@ class JaxTensor(tensors.DTensor):
         is_known = not isinstance(self._array, jax.core.Tracer)
         if not is_known:
             raise RuntimeError(
-                "The layout of a value is not known while JAX traces a function: XLA decides it. Ask outside of the "
-                "function, or say it with relayout(value, layout)."
+                "The layout of a value is not known while JAX traces a function, because XLA chooses it later. Read "
+                "the layout outside the function, or set it with relayout(value, layout)."
             )
         if not isinstance(
             self._array.sharding, NamedSharding

@@ -42,8 +42,8 @@ def attend(
     placements = [_choose(mesh_dim, (query, key, value)) for mesh_dim in range(mesh.ndim)]
     if dropout_p and any(one.is_replicate() and mesh.size(dim) > 1 for dim, one in enumerate(placements)):
         raise NotImplementedError(
-            f"scaled_dot_product_attention(dropout_p={dropout_p}) draws random numbers, which would be others in each "
-            "rank that computes the same heads. Cut the heads along every axis of the mesh, or use dropout_p=0."
+            f"scaled_dot_product_attention(dropout_p={dropout_p}) draws random numbers, which would differ between "
+            "ranks that compute the same heads. Cut the heads along every axis of the mesh, or use dropout_p=0."
         )
     parts = [one.redistribute(placements=placements).to_local() for one in (query, key, value)]
     mask = None if attn_mask is None else _cut_mask(_spread(attn_mask, mesh), placements, query.ndim)

@@ -22,7 +22,7 @@ class TorchBackend(contract.Backend):
     """The backend for PyTorch."""
 
     name = "torch"
-    more_devices = "Each rank of the process group is a device: start as many ranks, or make the mesh smaller."
+    more_devices = "Each rank of the process group is a device: start more ranks, or make the mesh smaller."
 
     def list_devices(self, device_type: str, count: int | None) -> list[str]:
         if device_type.lower() != "cpu":
@@ -34,15 +34,15 @@ class TorchBackend(contract.Backend):
         size = dist.get_world_size()
         if mesh.size != size:
             raise ValueError(
-                f"A mesh on PyTorch has all {size} ranks, but one of {mesh.describe()} has {mesh.size} places. Give it "
-                f"as many as there are ranks."
+                f"A mesh on PyTorch must use all {size} ranks, but the mesh {mesh.describe()} has {mesh.size} places. "
+                "Give it one place for each rank."
             )
         told = self.gather_objects((mesh.dims, mesh.name))
         other = next((rank for rank, one in enumerate(told) if one != told[0]), None)
         if other is not None:
             raise ValueError(
-                f"All ranks make the same mesh, but rank 0 has {told[0][0]} and rank {other} has {told[other][0]}. "
-                "Give create_mesh() the same in each of them."
+                f"All ranks must make the same mesh, but rank 0 makes {told[0][0]} and rank {other} makes "
+                f"{told[other][0]}. Give create_mesh() the same arguments in each of them."
             )
         relayouts.get_device_mesh(mesh)
 

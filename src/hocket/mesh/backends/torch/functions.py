@@ -204,12 +204,12 @@ def _embed(
     """Look up rows of a table: each rank looks up the rows that it has."""
     if max_norm is not None:
         raise NotImplementedError(
-            f"embedding(max_norm={max_norm}) writes into its table, of which each rank has a part. Leave it out, and "
-            "scale the table after a step."
+            f"embedding(max_norm={max_norm}) writes into its table, but each rank has only a part of the table. Leave "
+            "max_norm out, and scale the table after a step."
         )
     if sparse:
         raise NotImplementedError(
-            "embedding(sparse=True) has sparse gradients, which DTensors have not. Write sparse=False."
+            "embedding(sparse=True) makes sparse gradients, which DTensors do not support. Write sparse=False."
         )
     whole = len(weight)
     if scale_grad_by_freq or not isinstance(numbers, torch_tensor.DTensor):
@@ -221,7 +221,7 @@ def _embed(
     held = relayouts.move(weight, layout, [axis for axes in batch for axis in axes])
     if asked.numel() and not 0 <= int(asked.min()) <= int(asked.max()) < whole:
         raise IndexError(
-            f"embedding() takes numbers of rows from 0 to {whole - 1}, but received {int(asked.min())} to "
+            f"embedding() takes row numbers from 0 to {whole - 1}, but received {int(asked.min())} to "
             f"{int(asked.max())}."
         )
     first = layout.get_part(0, mesh.locate(relayouts.get_number(mesh))) * len(held)
@@ -489,8 +489,9 @@ def _compute_whole(
     found = function(*args, **kwargs)
     if not torch.equal(before, torch.get_rng_state()):
         raise NotImplementedError(
-            f"{getattr(function, '__name__', function)}() draws random numbers, which would be others in each rank, "
-            "and PyTorch has no rule for how its inputs are spread. Draw them beside it, as a value on the mesh."
+            f"{getattr(function, '__name__', function)}() draws random numbers, which would differ between ranks, and "
+            "PyTorch has no rule for how its inputs are spread. Draw the random numbers separately, as a value on the "
+            "mesh."
         ) from error
     return map_leaves(found, lambda one: _wrap_whole(one, mesh))
 

@@ -222,6 +222,6 @@ def _refuse_steps_of_old() -> None:
 def _check_step(stepped: torch.optim.Optimizer, args: object, kwargs: object) -> None:
     if any(hasattr(parameter, _REPLACED) for group in stepped.param_groups for parameter in group["params"]):
         raise RuntimeError(
-            f"This {type(stepped).__name__} has parameters that a module had before mesh.distribute() spread them, so "
-            "it would train nothing. Make the optimizer after distribute()."
+            f"This {type(stepped).__name__} holds parameters that mesh.distribute() has replaced, so it would train "
+            "nothing. Make the optimizer after distribute()."
         )

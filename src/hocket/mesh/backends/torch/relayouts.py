@@ -58,8 +58,8 @@ def list_placements(layout: layouts.Layout) -> list[Any]:
     for dim, axes in enumerate(layout.axes):
         if list(axes) != sorted(axes, key=order.index):
             raise ValueError(
-                f"The axes {','.join(axes)!r} cut dim {dim} in another order than that of the mesh, "
-                f"{','.join(order)!r}, which PyTorch does not know. Name them in the mesh's order."
+                f"The axes {','.join(axes)!r} cut dim {dim} in another order than the mesh's, {','.join(order)!r}, "
+                "which PyTorch does not support. Name the axes in the mesh's order."
             )
     kinds: dict[type[layouts.Placement], Callable[[Any], object]] = {
         layouts.Shard: lambda one: torch_tensor.Shard(one.dim),
@@ -135,7 +135,7 @@ def get_world() -> Any:
     group = dist.group.WORLD
     if group is None:
         raise RuntimeError(
-            "A mesh on PyTorch needs a process group. Make it in a training function of TorchTrainer, or after "
+            "A mesh on PyTorch needs a process group. Make the mesh in a training function of TorchTrainer, or after "
             "torch.distributed.init_process_group(); or write create_mesh(..., framework='jax')."
         )
     return group
@@ -212,7 +212,7 @@ def _describe_ranks(step: relayouts.Step, layout: layouts.Layout) -> str:
         return ""
     ranks = dist.get_process_group_ranks(_get_group(step, layout))
     told = ", ".join(f"{number} is {rank}" for number, rank in enumerate(ranks))
-    return f" Ranks are numbered along the mesh axis {step.axis!r} here; of all ranks {told}."
+    return f" These ranks are numbered along the mesh axis {step.axis!r}; among all ranks, {told}."
 
 
 def _get_group(step: relayouts.Step, layout: layouts.Layout) -> Any:

@@ -126,7 +126,7 @@ export function Data({ pid }) {
   const parts = useParts(pid);
   if (!parts) return null;
   const found = parts.executions ?? [];
-  if (!found.length) return html`<p>No data set is being read, or is kept by the program. <code>hocket.data</code> makes some.</p>`;
+  if (!found.length) return html`<p>No dataset is being read or kept by the program. <code>hocket.data</code> makes datasets.</p>`;
   const known = found.filter((one) => !one.problem).map((one, at) => [one, at + 1]).reverse();
   known.sort(([one], [other]) => Number(one.has_ended) - Number(other.has_ended));
   return html`${problems(found)}

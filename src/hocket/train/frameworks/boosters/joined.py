@@ -41,6 +41,6 @@ def refuse_old(trainer: str, **given: object) -> None:
     for name, value in given.items():
         if value is not None:
             raise DeprecationWarning(
-                f"{trainer}({name}=...) trained without a function in older versions of Ray, and does not any more, as "
-                f"in Ray. Pass a function that trains: {trainer}(train_loop, datasets=...)."
+                f"{trainer}({name}=...) is not supported, as in Ray: only older versions of Ray trained without a "
+                f"function. Pass a function that trains: {trainer}(train_loop, datasets=...)."
             )

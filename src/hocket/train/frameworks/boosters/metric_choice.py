@@ -24,8 +24,8 @@ def read(metrics: Choice) -> dict[str, str] | None:
         names = dict(zip(listed, listed, strict=True))
     if not all(isinstance(name, str) for pair in names.items() for name in pair):
         raise TypeError(
-            f"metrics must be names, or a dict of names, but received {metrics!r}. Write metrics=['loss'], or "
-            "metrics={'loss': 'eval-logloss'} to report it as 'loss'."
+            f"metrics must be a list of names, or a dict of names, but received {metrics!r}. Write metrics=['loss'], "
+            "or metrics={'loss': 'eval-logloss'} to report it as 'loss'."
         )
     return names or None
 
@@ -36,5 +36,5 @@ def choose(names: Mapping[str, str] | None, found: Mapping[str, object]) -> dict
         return dict(found)
     missing = sorted(set(names.values()) - set(found))
     if missing:
-        raise ValueError(f"metrics names {missing}, but there are {sorted(found)}. Write names of these.")
+        raise ValueError(f"metrics names {missing}, but the metrics are {sorted(found)}. Write names from this list.")
     return {name: found[theirs] for name, theirs in names.items()}

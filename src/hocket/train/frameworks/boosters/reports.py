@@ -48,13 +48,13 @@ class BoosterReports(abc.ABC):
         rule = "a whole number of iterations, 0 or more"
         given: object = frequency
         if isinstance(given, bool) or not isinstance(given, int):
-            raise TypeError(f"frequency must be an int, {rule}, but received {frequency!r}.")
+            raise TypeError(f"frequency must be an int, {rule}, but received {frequency!r}. Leave it out for 0.")
         if frequency < 0:
-            raise ValueError(f"frequency must be {rule}, but received {frequency}.")
+            raise ValueError(f"frequency must be {rule}, but received {frequency}. Leave it out for 0.")
         if results_postprocessing_fn is not None and not callable(results_postprocessing_fn):
             raise TypeError(
                 "results_postprocessing_fn must be a function from a dict to a dict, but received "
-                f"{results_postprocessing_fn!r}. Leave it out to report what there is."
+                f"{results_postprocessing_fn!r}. Leave it out to report the metrics as they are."
             )
         self._filename, self._frequency = filename, frequency
         self._saves_at_end = checkpoint_at_end

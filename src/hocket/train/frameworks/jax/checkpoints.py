@@ -67,7 +67,7 @@ def save_pytree(path: str | os.PathLike[str], tree: object) -> None:
             raise trees.build_spread_error("save_pytree()", leaf.name)
         if leaf.name.startswith("."):
             raise ValueError(
-                f"save_pytree() was given an array called {leaf.name!r}, but names that begin with '.' are its own. "
+                f"save_pytree() received an array called {leaf.name!r}, but names that begin with '.' are reserved. "
                 "Rename the key."
             )
         arrays[leaf.name or _ROOT] = _to_plain(value)
@@ -109,8 +109,8 @@ def load_pytree(path: str | os.PathLike[str], like: object) -> Any:
     difference = trees.describe_difference(sorted(wanted), sorted(there), "the model", "the file")
     if difference:
         raise ValueError(
-            f"The checkpoint {os.fspath(path)!r} is of another model, or of another optimizer: {difference}. Build "
-            "the model that was saved, or begin anew."
+            f"The checkpoint {os.fspath(path)!r} does not fit this model or this optimizer: {difference}. Build the "
+            "model that was saved, or start without the checkpoint."
         )
     pairs = [(loaded[leaf.name or _ROOT], value) for leaf, (_, value) in zip(wanted, found, strict=True)]
     return jax.tree_util.tree_unflatten(structure, [_place_like(array, value) for array, value in pairs])
@@ -141,7 +141,7 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
     except _DAMAGE as error:
         raise ValueError(
             f"{os.fspath(path)!r} cannot be read as a pytree: {error}. Pass a file that save_pytree() has written; if "
-            "it has, it was damaged since."
+            "it is one, it was damaged later."
         ) from error
 
 

@@ -71,8 +71,8 @@ class JaxConfig(backend.BackendConfig):
             ValueError: Always.
         """
         raise ValueError(
-            "JaxTrainer needs ranks that are processes: JAX averages from threads of its own, and those of the "
-            "in-process engine take turns. Use ScalingConfig(num_workers=1), or open the session with "
+            "JaxTrainer needs ranks that are processes: JAX averages from threads of its own, but the ranks of the "
+            "in-process engine take turns in theirs. Use ScalingConfig(num_workers=1), or open the session with "
             "hocket.init(engine='local')."
         )
 

@@ -172,7 +172,7 @@ def _introduce(frame: _Frame) -> None:
 def _read(frame: _Frame) -> tuple[int, list[int], list[int]]:
     if frame.size < ctypes.sizeof(_Frame):
         raise RuntimeError(
-            f"XLA's call frame has {frame.size} bytes, but this version of hocket knows {ctypes.sizeof(_Frame)}. Use "
+            f"XLA's call frame has {frame.size} bytes, but this version of hocket needs {ctypes.sizeof(_Frame)}. Use "
             "another version of jaxlib."
         )
     attribute = ctypes.cast(frame.attributes.values[0], ctypes.POINTER(_Scalar)).contents.value[0]

@@ -22,13 +22,12 @@ from hocket.train.rank import worker_session, world
 
 _CAUSES: Final = {
     "parameter": (
-        "Likely causes: parameters that each rank has made or loaded by itself (give them to prepare_params()); or a "
-        "step that one rank alone takes or leaves out, by its own loss or gradients (decide by what "
-        "average_gradients() returns)."
+        "Likely causes: each rank made or loaded its own parameters (give them to prepare_params()); or one rank alone "
+        "took or skipped a step because of its own loss or gradients (decide by the result of average_gradients())."
     ),
     "optimizer": (
-        "Likely causes: a state or a learning rate that each rank has by itself (give the state to prepare_params()); "
-        "or a step that one rank alone leaves out (decide by what average_gradients() returns)."
+        "Likely causes: each rank has its own optimizer state or learning rate (give the state to prepare_params()); "
+        "or one rank alone skipped a step (decide by the result of average_gradients())."
     ),
 }
 """Likely causes and remedies when ranks differ, by the kind of tensor that differs first."""
@@ -43,7 +42,7 @@ class JaxFramework(contract.Framework[jax_strategies.Exchange]):
     name = "jax"
     limits: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("float64", "int64"), "JAX computes with 64 bits only if jax_enable_x64 is set"),
-        "taken steps": "A strategy that takes steps needs the learning rate, which an optimizer of optax does not say",
+        "taken steps": "A strategy that takes steps needs the learning rate, which optimizers of optax do not expose",
     }
 
     @property

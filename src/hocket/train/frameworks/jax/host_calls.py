@@ -197,7 +197,7 @@ def _call(plan: Plan, buffers: list[Any]) -> list[Any]:
         if plan.visitor:
             raise ValueError(
                 f"{plan.caller}() was called inside jax.vmap, but the strategy works on whole models. Use AllReduce(), "
-                "or write a loop in the place of vmap."
+                "or write a loop instead of vmap."
             )
         whole = [
             one if batched else jnp.broadcast_to(one, (count, *one.shape))
@@ -310,7 +310,7 @@ def agree(ranks: collective_world.World, number: int, leaves: Sequence[trees.Lea
         if other != first:
             difference = trees.describe_difference(first, other, "rank 0", f"rank {rank}")
             raise errors.CollectiveMismatchError(
-                f"{caller}() was given different arrays in the ranks: {difference}. All ranks must build the same "
-                "model, and call it at the same step."
+                f"{caller}() received different arrays in the ranks: {difference}. Build the same model in all ranks, "
+                "and make the call at the same steps in all of them."
             )
     agreed.add(number)

@@ -125,8 +125,8 @@ def prepare_batch(batch: object) -> Any:
         counts = framework.FRAMEWORK.get_collectives("prepare_batch").all_gather_object(count)
         if len(set(counts)) > 1:
             raise ValueError(
-                f"prepare_batch() needs as many rows in all ranks, but they have {counts}. Leave the last batch out, "
-                "as iter_batches(drop_last=True) does, or use prepare_arrays(), which fills it up."
+                f"prepare_batch() needs equally many rows in all ranks, but they have {counts}. Leave the last batch "
+                "out, as iter_batches(drop_last=True) does, or use prepare_arrays(), which fills it up."
             )
     placed = exchange.place_batch([np.asarray(value) for value in values], devices.get_device())
     return jax.tree_util.tree_unflatten(structure, placed)
@@ -134,7 +134,7 @@ def prepare_batch(batch: object) -> Any:
 
 def _count_rows(leaves: list[trees.Leaf], caller: str) -> int:
     if not leaves:
-        raise ValueError(f"{caller}() was given a pytree without arrays. Pass the data, such as (images, labels).")
+        raise ValueError(f"{caller}() received a pytree without arrays. Pass the data, such as (images, labels).")
     for leaf in leaves:
         if not leaf.shape:
             raise ValueError(
@@ -145,8 +145,8 @@ def _count_rows(leaves: list[trees.Leaf], caller: str) -> int:
     other = next((leaf for leaf in leaves if leaf.shape[0] != first.shape[0]), None)
     if other is not None:
         raise ValueError(
-            f"{caller}() takes arrays with as many rows each, but {first.name!r} has {first.shape[0]} and "
-            f"{other.name!r} has {other.shape[0]}. Look at how they were made; the first dimension must be the rows."
+            f"{caller}() takes arrays with equally many rows, but {first.name!r} has {first.shape[0]} and "
+            f"{other.name!r} has {other.shape[0]}. Check how they were made: the first dimension must be the rows."
         )
     return first.shape[0]
 

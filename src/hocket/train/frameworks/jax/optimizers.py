@@ -100,12 +100,13 @@ def prepare_optimizer(optimizer: Any) -> Any:
     if not (callable(init) and callable(update) and hasattr(optimizer, "_replace")):
         raise TypeError(
             f"prepare_optimizer() takes a gradient transformation of optax, but received {optimizer!r}. Write "
-            "prepare_optimizer(optax.adam(1e-3)); programs that step by themselves call average_gradients(gradients)."
+            "prepare_optimizer(optax.adam(1e-3)); a program that takes steps without an optimizer calls "
+            "average_gradients(gradients)."
         )
     if getattr(update, "is_prepared", False):
         raise ValueError(
-            "prepare_optimizer() received an optimizer that is prepared already. Prepare it once, and use what that "
-            "returns."
+            "prepare_optimizer() received an optimizer that is prepared already. Prepare it once, and use the returned "
+            "optimizer."
         )
     prepared = exchange.adapt_optimizer(optimizer)
 
@@ -128,9 +129,9 @@ def _check_first() -> None:
         may_skip = skips is not None and not getattr(skips, "__qualname__", "").startswith("MultiSteps.")  # its default
         if is_later or may_skip or name.endswith("._conditionality"):
             raise ValueError(
-                f"A prepared optimizer was called by optax ({frame.f_code.co_qualname}) after something that looks at "
-                "the gradients of this rank alone: it would clip, or leave out a step, in each rank another way. "
-                "Prepare the outermost optimizer: prepare_optimizer(optax.chain(...)), "
+                f"optax ({frame.f_code.co_qualname}) called a prepared optimizer after a transformation that sees the "
+                "gradients of this rank alone, so each rank would clip differently, or skip different steps. Prepare "
+                "the outermost optimizer: prepare_optimizer(optax.chain(...)), "
                 "prepare_optimizer(optax.apply_if_finite(...))."
             )
         frame = frame.f_back
@@ -166,6 +167,6 @@ def _join_scales(*, is_late: bool = False) -> None:
     module.DynamicScale.value_and_grad = value_and_grad
     if is_late:
         raise RuntimeError(
-            "flax.training.dynamic_scale was imported after prepare_optimizer(), so that each rank would decide by "
-            "itself whether its gradients are finite. Import it first."
+            "flax.training.dynamic_scale was imported after prepare_optimizer(), so each rank would decide by itself "
+            "whether its gradients are finite. Import it before prepare_optimizer()."
         )

@@ -41,8 +41,8 @@ def list_leaves(tree: object, caller: str) -> tuple[list[Leaf], list[Any], Any]:
         if not (isinstance(value, jax.Array | np.ndarray | np.generic | float | int | complex)):
             raise TypeError(
                 f"{caller}() takes a pytree of arrays, but {name or 'the tree itself'!r} is {texts.name_kind(value)}: "
-                f"{value!r}. Keep what is no array out of the tree: with flax.nnx.split, for example, or in the "
-                "configuration."
+                f"{value!r}. Keep values that are not arrays out of the tree: with flax.nnx.split, for example, or in "
+                "the configuration."
             )
         array: Any = value if hasattr(value, "dtype") else jnp.asarray(value)
         leaves.append(Leaf(name, tuple(array.shape), str(array.dtype)))
@@ -51,7 +51,7 @@ def list_leaves(tree: object, caller: str) -> tuple[list[Leaf], list[Any], Any]:
     if len(set(names)) < len(names):
         double = next(name for name in names if names.count(name) > 1)
         raise ValueError(
-            f"{caller}() was given a pytree in which two arrays are called {double!r}. Use keys without '/' in dicts."
+            f"{caller}() received a pytree in which two arrays are called {double!r}. Use keys without '/' in dicts."
         )
     return leaves, values, structure
 
@@ -79,14 +79,14 @@ def describe_difference(mine: Sequence[Leaf], other: Sequence[Leaf], whose: str,
     """
     here, there = ({leaf.name: leaf for leaf in leaves} for leaves in (mine, other))
     found = [f"{others} has no {name!r}" for name in here if name not in there]
-    found += [f"{others} has {name!r}, which {whose} has not" for name in there if name not in here]
+    found += [f"{others} has {name!r}, which {whose} does not have" for name in there if name not in here]
     found += [
         f"{name!r} is {there[name]} in {others} and {here[name]} in {whose}"
         for name in here
         if name in there and there[name] != here[name]
     ]
     if not found and [leaf.name for leaf in mine] != [leaf.name for leaf in other]:
-        found = ["their arrays come in another order"]
+        found = ["their arrays are in a different order"]
     more = f", and {len(found) - NAMED} more" if len(found) > NAMED else ""
     return "; ".join(found[:NAMED]) + more
 

@@ -72,7 +72,7 @@ def load_weights(model: Any, folder: str | os.PathLike[str]) -> None:
     if optimizer is not None and theirs:
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
-        _assign(f"Its optimizer {type(optimizer).__name__}", list(optimizer.variables), theirs)
+        _assign(f"The model's optimizer {type(optimizer).__name__}", list(optimizer.variables), theirs)
 
 
 def _assign(who: str, targets: list[Any], saved: dict[str, Any]) -> None:

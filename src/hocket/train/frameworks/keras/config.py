@@ -53,13 +53,13 @@ class KerasConfig(backend.BackendConfig):
         if self.backend is not None and self.backend not in BACKENDS:
             raise ValueError(
                 f"backend must be one of {list(BACKENDS)}, but received {self.backend!r}. Leave it out for the "
-                f"driver's, {keras.backend.backend()!r}."
+                f"driver's backend, {keras.backend.backend()!r}."
             )
         joining.check_timeout(self.timeout_s)
         if self.distributed and self.choose_backend() != "jax":
             raise ValueError(
                 f"distributed=True joins JAX's processes, but the backend is {self.choose_backend()!r}. Write "
-                "KerasConfig(backend='jax', distributed=True), or leave it out."
+                "KerasConfig(backend='jax', distributed=True), or leave distributed out."
             )
 
     def choose_backend(self) -> str:
@@ -86,8 +86,8 @@ class KerasConfig(backend.BackendConfig):
         """
         if self.choose_backend() != "torch":
             raise ValueError(
-                f"Keras on {self.choose_backend()!r} needs ranks that are processes, since its steps run in threads "
-                "of their own, but the ranks of the in-process engine take turns in theirs. Use KERAS_BACKEND=torch, "
+                f"Keras on {self.choose_backend()!r} needs ranks that are processes: its steps run in threads of their "
+                "own, but the ranks of the in-process engine take turns in theirs. Use KERAS_BACKEND=torch, "
                 "ScalingConfig(num_workers=1), or hocket.init(engine='local')."
             )
         yield ()

@@ -221,4 +221,4 @@ class GlobalMean(global_mean.GlobalMean):
     """
 
     _framework = framework.FRAMEWORK
-    _remedy = ": reduction=None in Keras"
+    _remedy = " (reduction=None in Keras)"

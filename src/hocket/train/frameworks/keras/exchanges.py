@@ -20,7 +20,7 @@ _NEEDS_LEAD: Final = ("begin", "begin_epoch", "after_steps", "synchronize")
 
 _EQUAL_STEPS: Final = (
     "If the ranks have unequal numbers of batches, so that one takes a step while another ends its epoch, share the "
-    "rows out with prepare_arrays(x, y, batch_size=...), which gives all of them equally many."
+    "rows out with prepare_arrays(x, y, batch_size=...), which gives all ranks equally many batches."
 )
 
 
@@ -132,9 +132,9 @@ class Exchange:
         model = self._model()
         if optimizer is not model.optimizer:
             raise ValueError(
-                f"The strategy takes the steps of the optimizer that {model.name!r} was compiled with, but "
-                f"{type(optimizer).__name__} {optimizer.name!r} was to step its variables. Compile the model with it, "
-                "or use AllReduce()."
+                f"The strategy takes the steps of the optimizer that {model.name!r} was compiled with, but another "
+                f"one, {type(optimizer).__name__} {optimizer.name!r}, was about to step the model's variables. Compile "
+                "the model with that optimizer, or use AllReduce()."
             )
         if not self._is_led:
             self._check_loop(optimizer)
@@ -154,14 +154,14 @@ class Exchange:
         model, kind = self._model(), type(self._runtime)
         if any(getattr(kind, name) is not getattr(strategy.StrategyRuntime, name) for name in _NEEDS_LEAD):
             raise ValueError(
-                f"{type(optimizer).__name__} steps the model {model.name!r} in a loop of its own, of whose steps the "
-                "strategy does not hear. Use fit() or train_on_batch(), or AllReduce()."
+                f"{type(optimizer).__name__} steps the model {model.name!r} in a loop of the program's own, which the "
+                "strategy does not see. Use fit() or train_on_batch(), or use AllReduce()."
             )
         if not self.is_equal:
             raise ValueError(
                 f"{type(optimizer).__name__} steps the model {model.name!r}, whose variables were made after "
-                "prepare_model(), so the ranks have begun with different ones. Build it first, with keras.Input(...) "
-                "or model.build(...), or use fit()."
+                "prepare_model(), so the ranks began with different values. Build the model first, with "
+                "keras.Input(...) or model.build(...), or use fit()."
             )
         self.was_led = False
 
@@ -207,14 +207,15 @@ def _pair(
     if len(stepped) != len(gradients):
         raise ValueError(
             f"{type(optimizer).__name__} {optimizer.name!r} received {len(gradients)} gradients for {len(stepped)} "
-            f"variables of the model {model.name!r}. Write optimizer.apply(gradients, variables), with as many of both."
+            f"variables of the model {model.name!r}. Write optimizer.apply(gradients, variables), with equally many of "
+            "both."
         )
     strange = [getattr(one, "path", one) for one in stepped if id(one) not in numbers]
     if strange:
         raise ValueError(
-            f"The strategy takes the steps of what the model {model.name!r} trains, but {type(optimizer).__name__} "
-            f"{optimizer.name!r} was to step {strange[0]} too, which is none of its trainable_variables. Make it a "
-            "part of the model, or use AllReduce()."
+            f"The strategy steps the trainable_variables of the model {model.name!r}, but {type(optimizer).__name__} "
+            f"{optimizer.name!r} was about to step {strange[0]} too, which is not one of them. Make it a part of the "
+            "model, or use AllReduce()."
         )
     found = [
         (numbers[id(one)], one, gradient)

@@ -86,13 +86,13 @@ def prepare_arrays(
     given: tuple[object, ...] = (x,) if y is None else (x, y)
     if sample_weight is not None:
         if y is None:
-            raise ValueError("prepare_arrays() got sample_weight without y. Pass the targets too.")
+            raise ValueError("prepare_arrays() received sample_weight without y. Pass the targets too.")
         given = (x, y, sample_weight)
     arrays = _without_lists(keras.tree.map_structure(_check_array, given))
     num_rows = _count_rows(arrays)
     if num_rows < parts:
         raise ValueError(
-            f"prepare_arrays() got {num_rows} rows for {parts} ranks, but each needs one or more. Use fewer "
+            f"prepare_arrays() received {num_rows} rows for {parts} ranks, but each rank needs one or more. Use fewer "
             "ranks, or more data."
         )
     cursor = loader_module.build_cursor(
@@ -113,8 +113,8 @@ def _check_array(array: object) -> object:
         return np.asarray(array)
     raise TypeError(
         f"prepare_arrays() takes arrays with a row for each sample, but received {type(array).__name__}: "
-        f"{str(array)[:80]}. Write numpy.asarray(...) first; a tf.data.Dataset or a DataLoader goes to fit() as it "
-        "is, split among the ranks by yourself."
+        f"{str(array)[:80]}. Write numpy.asarray(...) first. Give a tf.data.Dataset or a DataLoader to fit() itself, "
+        "and split it among the ranks yourself."
     )
 
 
@@ -134,7 +134,7 @@ def _count_rows(arrays: object) -> int:
     if len(set(counts)) != 1:
         raise ValueError(
             f"prepare_arrays() takes arrays with equally many rows, but received {' and '.join(map(str, counts))}. "
-            "Look at how they were cut."
+            "Check how they were cut."
         )
     return counts[0]
 
@@ -289,7 +289,7 @@ class _Pass:
     def find(self, index: int) -> object:
         """Return the numbers of a batch's rows; the filler's if the batch has none."""
         if not 0 <= index < self._count:
-            raise IndexError(f"There are {self._count} batches, but number {index} was asked for.")
+            raise IndexError(f"There is no batch {index}: there are {self._count} batches, counted from 0.")
         if index < self._next:
             self._rewind()
         while self._next < index:

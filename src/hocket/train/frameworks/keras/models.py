@@ -98,7 +98,7 @@ def prepare_model(model: object) -> Any:
         )
     if any(prepared.model is model for prepared in state.prepared):
         raise ValueError(
-            f"prepare_model() received the model {model.name!r} twice. Prepare it once, and use what that returns."
+            f"prepare_model() received the model {model.name!r} twice. Prepare it once, and use the returned model."
         )
     prepared = _Prepared(model, state)
     prepared.attach()
@@ -131,8 +131,9 @@ def _refuse_joint_layers(model: Any) -> None:
         if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
             raise ValueError(
                 f"BatchNormalization {layer.name!r} of the model {model.name!r} has synchronized=True, but in a "
-                "prepared model a layer sees the rows of its own rank. Leave it out: each rank then takes the means of "
-                "its own rows, and those that are kept for evaluation are averaged."
+                "prepared model a layer sees only the rows of its own rank. Leave synchronized out: each rank then "
+                "takes the means of its own rows, and the means that are kept for evaluation are averaged over the "
+                "ranks."
             )
 
 
@@ -247,8 +248,8 @@ class _Prepared:
         if keras.backend.backend() == "tensorflow" and model.jit_compile:
             if model.get_compile_config().get("jit_compile") is True:
                 raise ValueError(
-                    "The model is compiled with jit_compile=True, but TensorFlow's XLA cannot leave a step to "
-                    "average its gradients. Leave jit_compile out: the step is a tf.function then."
+                    "The model is compiled with jit_compile=True, but a step that TensorFlow compiles with XLA cannot "
+                    "be interrupted to average its gradients. Leave jit_compile out: the step is then a tf.function."
                 )
             model.jit_compile = False
 
@@ -321,9 +322,9 @@ class _Prepared:
         if sums and self._world.size > 1 and not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"{sums[0]}(reduction='sum') of {self.model.name!r} is added up over a rank's batch in evaluate() and "
-                f"for val_loss, so their loss is the mean of {self._world.size} such sums; fit()'s own loss is the "
-                "sum of all ranks'. Compare means: leave reduction out.",
+                f"{sums[0]}(reduction='sum') of {self.model.name!r} is summed over each rank's batch. fit() shows the "
+                f"sum of all ranks' losses, but evaluate() and val_loss show the mean of the {self._world.size} ranks' "
+                "sums. To compare means, leave reduction out.",
                 stacklevel=3,
             )
 
@@ -387,8 +388,8 @@ class _Prepared:
             self._spread.begin_pass(given["x"], "fit")
         elif self._find_same(given["x"], given["y"]):
             warnings.warn(
-                f"fit() of {self.model.name!r} received the same rows in all {self._world.size} ranks, so each of them "
-                "does the work of one process. Write fit(prepare_arrays(x, y, batch_size=...)) to share them out.",
+                f"fit() of {self.model.name!r} received the same rows in all {self._world.size} ranks, so the ranks "
+                "repeat each other's work. Write fit(prepare_arrays(x, y, batch_size=...)) to share them out.",
                 stacklevel=2,
             )
         follower = followers.Follower(self, data)
@@ -442,15 +443,15 @@ class _Prepared:
         if in_epoch not in (None, data.steps_per_epoch):
             raise ValueError(
                 f"fit() received steps_per_epoch={in_epoch!r}, but an epoch of prepared arrays has all rows, in "
-                f"{data.steps_per_epoch} steps, and their position is counted by that. Leave it out; to report or "
-                "save more often, use a callback after a batch, such as "
+                f"{data.steps_per_epoch} steps, and the position in the data is counted by that. Leave steps_per_epoch "
+                "out. To report or save more often, use a callback after a batch, such as "
                 "ReportCheckpointCallback(checkpoint_on='train_batch_end')."
             )
         steps = model.steps_per_execution
         if steps > 1 and (data.is_partial or self._world.size > 1):
             raise ValueError(
-                f"The model is compiled with steps_per_execution={steps}, but the position in prepared arrays is "
-                "known after each step only if each is executed alone. Leave it out."
+                f"The model is compiled with steps_per_execution={steps}, but the position in prepared arrays is known "
+                "after each step only if each step is executed alone. Leave steps_per_execution out."
             )
 
     def _make_ready(self, data: object) -> None:
@@ -469,13 +470,14 @@ class _Prepared:
             try:
                 model(keras.tree.map_structure(lambda array: keras.ops.convert_to_tensor(array[rows]), batch))
             except NotImplementedError as error:
-                trouble = f" It cannot be called: {str(error).splitlines()[0]}"
+                trouble = f" The model cannot be called: {str(error).splitlines()[0]}"
             else:
                 return
         if self._world.size > 1:
             raise ValueError(
-                f"The model {model.name!r} has no variables yet, or not all, so the ranks cannot begin with the same. "
-                f"Begin it and its parts with keras.Input((...)), or call build(...) before fit().{trouble}"
+                f"The model {model.name!r} does not have all of its variables yet, so the ranks cannot begin with the "
+                "same values. Begin the model and its parts with keras.Input((...)), or call build(...) before "
+                f"fit().{trouble}"
             )
 
     # --- calls from the follower --------------------------------------------------------------------------------------
@@ -515,9 +517,9 @@ class _Prepared:
             raise ValueError(
                 f"The model {self.model.name!r} was compiled with {type(optimizer).__name__} {optimizer.name!r} after "
                 f"it had trained with {type(self._stepper).__name__} {self._stepper.name!r}, but with ParameterServer "
-                "the servers keep the moments of the first one. Compile with the same object, whose learning_rate may "
-                "change, train each phase in a trainer of its own from the checkpoint of the one before, or use "
-                "AllReduce()."
+                "the servers keep the moments of the first optimizer. Compile with the same optimizer object again "
+                "(its learning_rate may change); train each phase in a trainer of its own, from the checkpoint of the "
+                "phase before; or use AllReduce()."
             )
 
     def begin_epoch(self) -> None:

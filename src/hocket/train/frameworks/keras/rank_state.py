@@ -16,16 +16,16 @@ from hocket.train.rank import equality, worker_session
 
 _CAUSES: Final = {
     "parameter": (
-        "Likely causes: a callback of one rank alone has set weights, or each rank has set others (do it in all "
-        "ranks, or before fit()); or something other than an optimizer of Keras has stepped them."
+        "Likely causes: a callback set weights in one rank alone, or different weights in each rank (set the same "
+        "weights in all ranks, or set them before fit()); or something other than an optimizer of Keras stepped them."
     ),
     "buffer": (
-        "Likely causes: a layer counts in whole numbers, or its weight is set in one rank alone. Say how its values "
-        "are put together: add_weight(..., aggregation='sum') for counts, 'mean', or 'only_first_replica'."
+        "Likely causes: a layer counts in whole numbers, or one rank alone set the layer's weight. Say how the ranks' "
+        "values are combined: add_weight(..., aggregation='sum') for counts, 'mean', or 'only_first_replica'."
     ),
     "optimizer": (
-        "Likely causes: a learning rate that each rank decides by its own numbers, such as the logs of a batch (use "
-        "those of an epoch); or one rank alone has loaded the optimizer's state."
+        "Likely causes: each rank sets the learning rate by its own numbers, such as the logs of a batch (use those of "
+        "an epoch); or one rank alone loaded the optimizer's state."
     ),
 }
 """Likely causes and remedies when ranks differ, by the kind of tensor that differs first."""

@@ -37,19 +37,19 @@ def convert(optimizer: Any, variable: Any) -> ps.Optimizer:
     rule = _find_rule(type(optimizer))
     if rule is None:
         raise ValueError(
-            f"Servers apply the updates with ParameterServer, and have no {type(optimizer).__name__}. Use one of "
-            f"keras.optimizers: {', '.join(kind.__name__ for kind in _RULES)}."
+            f"With ParameterServer the servers apply the updates, but they have no {type(optimizer).__name__}. Use one "
+            f"of keras.optimizers: {', '.join(kind.__name__ for kind in _RULES)}."
         )
     for name in _WITHOUT:
         if getattr(optimizer, name, None):
             raise ValueError(
-                "Servers apply the updates with ParameterServer, and have no "
+                "With ParameterServer the servers apply the updates, but they have no "
                 f"{type(optimizer).__name__}({name}={getattr(optimizer, name)!r}). Leave {name} out."
             )
     if variable.constraint is not None:
         raise ValueError(
-            f"Servers apply the updates with ParameterServer, and have no constraints, but `{variable.path}` has "
-            f"{variable.constraint!r}. Leave it out."
+            f"With ParameterServer the servers apply the updates, but they have no constraints, and `{variable.path}` "
+            f"has {variable.constraint!r}. Leave the constraint out."
         )
     config = optimizer.get_config()
     decays = config.get("weight_decay") and keras_internals.uses_weight_decay(optimizer, variable)
@@ -65,8 +65,9 @@ def _find_rule(kind: type) -> Callable[[Mapping[str, object], float], ps.Optimiz
 def _convert_sgd(config: Mapping[str, Any], decay: float) -> ps.Optimizer:
     if decay and config["momentum"]:
         raise ValueError(
-            f"Servers apply the updates with ParameterServer, and have no SGD with momentum={config['momentum']!r} "
-            f"and weight_decay={decay!r} as Keras has it. Use AdamW, or leave one of them out."
+            "With ParameterServer the servers apply the updates, but they have no SGD with both "
+            f"momentum={config['momentum']!r} and weight_decay={decay!r}, as Keras computes it. Use AdamW, or leave "
+            "one of the two out."
         )
     return ps.SGD(lr=_LR, momentum=config["momentum"], nesterov=config["nesterov"], weight_decay=decay)
 
@@ -86,8 +87,8 @@ def _convert_adam(config: Mapping[str, Any], decay: float) -> ps.Optimizer:
 def _convert_adagrad(config: Mapping[str, Any], decay: float) -> ps.Optimizer:
     if decay:
         raise ValueError(
-            f"Servers apply the updates with ParameterServer, and have no Adagrad(weight_decay={decay!r}) as Keras "
-            "has it. Leave weight_decay out."
+            f"With ParameterServer the servers apply the updates, but they have no Adagrad(weight_decay={decay!r}), as "
+            "Keras computes it. Leave weight_decay out."
         )
     return ps.Adagrad(lr=_LR, initial_accumulator=config["initial_accumulator_value"], eps=config["epsilon"])
 

@@ -165,21 +165,21 @@ class SpreadModel:
     def _check_compiled(model: Any) -> None:
         if model.compiled and (model.run_eagerly or not model.jit_compile):
             raise ValueError(
-                f"With Sharded a step is one compiled program over all ranks, but the model {model.name!r} is "
-                "compiled with run_eagerly=True or jit_compile=False. Leave that out."
+                f"With Sharded a step is one compiled program over all ranks, but the model {model.name!r} is compiled "
+                "with run_eagerly=True or jit_compile=False. Leave that argument out."
             )
         if model.compiled and model.steps_per_execution > 1:
             raise ValueError(
                 f"The model is compiled with steps_per_execution={model.steps_per_execution}, but with Sharded each "
-                "step is executed alone. Leave it out."
+                "step is executed alone. Leave steps_per_execution out."
             )
 
     def begin_pass(self, data: object, caller: str) -> None:
         """Note the data that is read next, from its beginning."""
         if not isinstance(data, loaders.PreparedArrays):
             raise TypeError(
-                f"With Sharded {caller}() takes what prepare_arrays() returns, which gives each rank the rows that the "
-                f"mesh says, but received {type(data).__name__}. Write {caller}(prepare_arrays(x, y, batch_size=...))."
+                f"With Sharded {caller}() takes the result of prepare_arrays(), which gives each rank its rows by the "
+                f"mesh, but received {type(data).__name__}. Write {caller}(prepare_arrays(x, y, batch_size=...))."
             )
         self._data, self._step = data, 0
 
@@ -293,8 +293,8 @@ class SpreadModel:
     def _predict(self, x: object, *args: object, **kwargs: object) -> object:
         if isinstance(x, loaders.PreparedArrays):
             raise TypeError(
-                "With Sharded predict() takes rows that are the same in all ranks, and returns what is predicted for "
-                "all of them, but received what prepare_arrays() returned. Write predict(x)."
+                "With Sharded predict() takes rows that are the same in all ranks, and returns the predictions for all "
+                "of them, but received the result of prepare_arrays(). Write predict(x)."
             )
         self.begin()
         return self._originals["predict"](x, *args, **kwargs)
@@ -317,8 +317,8 @@ class SpreadModel:
 
     def _refuse(self, name: str, instead: str, *args: object, **kwargs: object) -> object:
         raise TypeError(
-            f"With Sharded {name}() does not know which rows the other ranks have. Call {instead}() with what "
-            "prepare_arrays() returns."
+            f"With Sharded {name}() does not know which rows the other ranks have. Call {instead}() with the result of "
+            "prepare_arrays()."
         )
 
 

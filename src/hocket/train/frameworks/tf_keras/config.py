@@ -45,7 +45,9 @@ class TensorflowConfig(backend.BackendConfig):
     def __post_init__(self) -> None:
         for name in ("chief", "legacy_keras"):
             if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} must be True or False, but received {getattr(self, name)!r}.")
+                raise TypeError(
+                    f"{name} must be True or False, but received {getattr(self, name)!r}. Write {name}=True."
+                )
         number: Any = self.num_evaluators
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
             raise ValueError(
@@ -99,6 +101,6 @@ class TensorflowConfig(backend.BackendConfig):
 
 def _refuse_to_share() -> Sequence[turns.Local]:
     raise ValueError(
-        "TensorFlow's ranks are processes, each with its TF_CONFIG, but those of the in-process engine share one. "
-        "Use ScalingConfig(num_workers=1), or open the session with hocket.init(engine='local')."
+        "TensorFlow's ranks are processes, each with its TF_CONFIG, but the ranks of the in-process engine share one "
+        "process. Use ScalingConfig(num_workers=1), or open the session with hocket.init(engine='local')."
     )

@@ -16,7 +16,7 @@ from hocket.train.frameworks import contract
 from hocket.train.frameworks.tf_keras import config
 from hocket.train.rank import worker_session
 
-_OWN: Final = "how gradients travel is up to tf.distribute in the training function"
+_OWN: Final = "tf.distribute in the training function decides how gradients travel"
 
 
 @final
@@ -31,7 +31,7 @@ class TfKerasFramework(contract.Framework[TensorflowStrategy]):
     name = "tensorflow"
     limits: ClassVar[Mapping[str, str]] = {
         "strategies": f"TensorFlow's own strategies train: {_OWN}",
-        "collectives": "TensorFlow's ranks have its collectives, and not ours",
+        "collectives": "TensorFlow's ranks use TensorFlow's collectives, not Hocket's",
         "conversion": "TensorFlow's own servers keep variables, and its optimizers step them",
     }
 
@@ -47,7 +47,7 @@ class TfKerasFramework(contract.Framework[TensorflowStrategy]):
     ) -> TensorflowStrategy:
         if strategy != strategies.AllReduce():
             raise ValueError(
-                f"TensorFlow takes no strategy={strategy!r}: {_OWN}. Leave it out, or use "
+                f"TensorFlow's trainer cannot use strategy={strategy!r}: {_OWN}. Leave it out, or use "
                 "hocket.train.keras.KerasTrainer, which has LocalSGD."
             )
         return TensorflowStrategy()
@@ -56,8 +56,8 @@ class TfKerasFramework(contract.Framework[TensorflowStrategy]):
         session = worker_session.get_optional_session()
         if session is not None and session.info.world_size > 1:
             raise RuntimeError(
-                f"hocket.train.{caller}() needs ranks that Hocket has joined, but TensorFlow joins its own. Use "
-                "tf.distribute, or hocket.train.keras.KerasTrainer."
+                f"hocket.train.{caller}() needs ranks that Hocket has joined, but TensorFlow joins its ranks itself. "
+                "Use tf.distribute, or hocket.train.keras.KerasTrainer."
             )
         return World(0, [[0]])
 

@@ -134,8 +134,8 @@ def parse(strategy: object) -> ParameterServers | None:
     if isinstance(strategy, str):
         if strategy != NAME:
             raise ValueError(
-                f"There is no strategy={strategy!r} for TensorFlow. There is {NAME!r}, which is "
-                "ParameterServers(num_servers=1); leave it out for tf.distribute.MultiWorkerMirroredStrategy."
+                f"TensorFlow has no strategy={strategy!r}. Write strategy={NAME!r}, which is "
+                "ParameterServers(num_servers=1), or leave it out for tf.distribute.MultiWorkerMirroredStrategy."
             )
         return ParameterServers()
     return None
@@ -145,13 +145,13 @@ def check_scaling(scaling: configs.ScalingConfig) -> None:
     """Refuse numbers of workers that make no cluster."""
     if scaling.elasticity_enabled:
         raise ValueError(
-            "TensorFlow's cluster has as many workers at its end as at its start, but received "
+            "The number of workers in TensorFlow's cluster cannot change, but received "
             f"num_workers={scaling.num_workers}. Write num_workers={scaling.max_workers}; a worker that dies is "
             "started again."
         )
     if scaling.max_workers < 1:
         raise ValueError(
-            "ParameterServerStrategy needs a worker or more, each a process, but received "
+            "ParameterServerStrategy needs one worker process or more, but received "
             f"num_workers={scaling.num_workers}. Write ScalingConfig(num_workers=1)."
         )
 

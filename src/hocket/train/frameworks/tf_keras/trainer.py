@@ -78,8 +78,8 @@ class TensorflowTrainer(data_parallel_trainer.DataParallelTrainer):
         cluster = parameter_servers.parse(strategy)
         if cluster is None and strategy is not None and strategy != strategies.AllReduce():
             raise ValueError(
-                f"TensorflowTrainer takes no strategy={strategy!r}: how gradients travel is up to tf.distribute in "
-                f"the training function. Leave it out, write strategy={parameter_servers.NAME!r} for servers of "
+                f"TensorflowTrainer cannot use strategy={strategy!r}: tf.distribute in the training function decides "
+                f"how gradients travel. Leave it out, write strategy={parameter_servers.NAME!r} for servers of "
                 "variables, or use hocket.train.keras.KerasTrainer, which has LocalSGD."
             )
         settings: backend.BackendConfig = tensorflow_config or config.TensorflowConfig()
@@ -116,8 +116,8 @@ def _build_backend(
         )
     if given.num_evaluators:
         raise ValueError(
-            f"TensorflowConfig(num_evaluators={given.num_evaluators}) takes ranks from the workers, but with "
-            "parameter servers an evaluator comes on top. Write strategy=ParameterServers(num_evaluators=1)."
+            f"TensorflowConfig(num_evaluators={given.num_evaluators}) takes ranks from the workers, but with parameter "
+            "servers an evaluator is a process besides the workers. Write strategy=ParameterServers(num_evaluators=1)."
         )
     parameter_servers.check_scaling(scaling or configs.ScalingConfig())
     return parameter_servers.ParameterServerBackend(cluster=cluster, legacy_keras=given.legacy_keras)
@@ -147,8 +147,8 @@ class ExplainKeras3:
             if "PerReplica" not in str(error) or keras_internals.BACKEND_TRAINER not in sys.modules:
                 raise
             raise RuntimeError(
-                "Keras 3 does not train under tf.distribute.MultiWorkerMirroredStrategy: it cannot take a value of "
-                "each replica. Make the model with tf_keras, which tf.keras is in a TensorflowTrainer, instead of "
-                "`import keras`; or leave the strategy out, use hocket.train.keras.KerasTrainer, and write model = "
-                "hocket.train.keras.prepare_model(model)."
+                "Keras 3 does not train under tf.distribute.MultiWorkerMirroredStrategy, because it cannot take one "
+                "value for each replica. Make the model with tf.keras, which is tf_keras in a TensorflowTrainer, "
+                "instead of `import keras`; or leave the strategy out, use hocket.train.keras.KerasTrainer, and write "
+                "model = hocket.train.keras.prepare_model(model)."
             ) from error

@@ -52,8 +52,8 @@ def save_model(model: torch.nn.Module, folder: str | os.PathLike[str]) -> None:
     writes = session is None or session.info.rank == 0
     if writes and not Path(folder).is_dir():
         raise FileNotFoundError(
-            f"save_model() writes to a folder that exists, but received {os.fspath(folder)!r}. Make it first, as with "
-            "tempfile.TemporaryDirectory()."
+            f"save_model() writes into an existing folder, but received {os.fspath(folder)!r}. Create it first, for "
+            "example with tempfile.TemporaryDirectory()."
         )
     whole: dict[str, torch.Tensor] = {}
     inner = _unwrap(model)
@@ -93,7 +93,7 @@ def load_model(model: torch.nn.Module, folder: str | os.PathLike[str]) -> torch.
     path = Path(folder, FILE_NAME)
     if not path.is_file():
         raise FileNotFoundError(
-            f"{os.fspath(folder)!r} has no {FILE_NAME}. save_model() writes it; is the folder right?"
+            f"{os.fspath(folder)!r} has no {FILE_NAME}. Pass a folder into which save_model() has written."
         )
     found: dict[str, torch.Tensor] = library.load_file(path)
     inner = _unwrap(model)

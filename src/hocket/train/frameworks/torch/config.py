@@ -84,8 +84,9 @@ class TorchConfig(backend.BackendConfig):
         """
         if self.backend not in (None, collective_torch.NAME):
             raise ValueError(
-                f"TorchConfig(backend={self.backend!r}) needs ranks that are processes, but those of the in-process "
-                "engine take turns. Leave the backend out, or open the session with hocket.init(engine='local')."
+                f"TorchConfig(backend={self.backend!r}) needs ranks that are processes, but the ranks of the "
+                "in-process engine take turns. Leave the backend out, or open the session with "
+                "hocket.init(engine='local')."
             )
         torch_internals.isolate_threads(True)
         try:

@@ -27,4 +27,4 @@ class GlobalMean(global_mean.GlobalMean):
     """
 
     _framework = framework.FRAMEWORK
-    _remedy = ": reduction='none' in PyTorch"
+    _remedy = " (reduction='none' in PyTorch)"

@@ -128,9 +128,9 @@ def _warn_of_own_loop(loader: data.DataLoader[Any]) -> None:
     if kind.__iter__ is data.DataLoader.__iter__ or kind.__module__.startswith("torchdata."):  # with equal batches
         return
     warnings.warn(
-        f"{kind.__name__} has an __iter__() of its own, which the loader of prepare_data_loader() does not call: its "
-        "batches are those of torch's DataLoader, with the same data set and collate_fn. Have collate_fn, the data set "
-        "or the training loop do what it does to batches.",
+        f"{kind.__name__} has an __iter__() of its own, which the prepared loader does not call: it gives the batches "
+        "of torch's DataLoader, with the same data set and collate_fn. Move the work of __iter__() into collate_fn, "
+        "the data set or the training loop.",
         stacklevel=3,
     )
 
@@ -139,9 +139,9 @@ def _warn_of_stream(dataset: object, world_size: int) -> None:
     if datasets.is_split(dataset):
         return
     warnings.warn(
-        f"{type(dataset).__name__} is an IterableDataset, which prepare_data_loader() cannot split: each of the "
-        f"{world_size} ranks reads all that it gives there. Have its __iter__ leave out what other ranks read "
-        "(get_context().get_world_rank()), and pass add_dist_sampler=False to say so.",
+        f"{type(dataset).__name__} is an IterableDataset, which prepare_data_loader() cannot split, so each of the "
+        f"{world_size} ranks reads all rows. Have its __iter__ skip the rows of the other ranks "
+        "(get_context().get_world_rank()), and confirm that with add_dist_sampler=False.",
         stacklevel=3,
     )
 
@@ -149,9 +149,9 @@ def _warn_of_stream(dataset: object, world_size: int) -> None:
 def _refuse_sampler(loader: data.DataLoader[Any], batching: samplers.Batching | None, world_size: int) -> NoReturn:
     what, own = ("batch_sampler", loader.batch_sampler) if batching is None else ("sampler", batching.sampler)
     raise ValueError(
-        f"The DataLoader has its own {what}, {own!r}, which cannot be split among {world_size} ranks without "
-        "repeating or losing what it gives. Split it in the training function with get_context().get_world_rank(), "
-        "and pass add_dist_sampler=False; or use shuffle=True, which gives each row once."
+        f"The DataLoader has its own {what}, {own!r}, which cannot be split among {world_size} ranks without repeating "
+        "or losing rows. Split it in the training function with get_context().get_world_rank(), and pass "
+        "add_dist_sampler=False; or use shuffle=True, which gives each row once."
     )
 
 
@@ -160,8 +160,8 @@ def _build_cursor(
 ) -> cursor_module.Cursor:
     if not getattr(loader, "in_order", True):  # new in torch 2.6
         raise ValueError(
-            "The DataLoader has in_order=False, but its position can be known only if batches come in their order. "
-            "Leave in_order out, or pass add_dist_sampler=False and split the rows yourself."
+            "The DataLoader has in_order=False, but its position can be known only if batches come in order. Leave "
+            "in_order out, or pass add_dist_sampler=False and split the rows yourself."
         )
     return loader_module.build_cursor(
         "The DataLoader",
@@ -256,8 +256,8 @@ class PreparedDataLoader(loader_module.WeighedLoader, data.DataLoader[Any]):
     def _get_cursor(self, asker: str) -> cursor_module.Cursor:
         if self._cursor is None:
             raise RuntimeError(
-                f"loader.{asker} needs the sample ledger, but this loader keeps the order of its own: it has an "
-                "IterableDataset or a sampler that no ledger can stand for, or was prepared with "
+                f"loader.{asker} needs the sample ledger, but this loader keeps an order of its own: it has an "
+                "IterableDataset or a sampler that no ledger can describe, or was prepared with "
                 "add_dist_sampler=False. Use a data set with a length, and shuffle=True or False."
             )
         return self._cursor

@@ -58,8 +58,8 @@ def prepare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
     scaler = state.precision.scaler if state.precision is not None else None
     if scaler is not None and not state.exchange.shares_gradients:
         raise ValueError(
-            f"With float16 a rank leaves out steps whose gradients overflow, and with {state.strategy.title} "
-            "each would leave out others. Use accelerate(amp=True, dtype=torch.bfloat16)."
+            f"With float16 a rank skips the steps whose gradients overflow, and with {state.strategy.title} each rank "
+            "would skip different steps. Use accelerate(amp=True, dtype=torch.bfloat16)."
         )
     adapted = state.exchange.adapt_optimizer(optimizer)
     state.add_optimizer(adapted)

@@ -29,17 +29,17 @@ from hocket.train.rank import equality, worker_session
 
 _CAUSES: Final = {
     "parameter": (
-        "Likely causes: one rank alone has loaded or changed weights (do it in all ranks, or before prepare_model()); "
-        "gradients were written or clipped by what differs between the ranks; or an optimizer steps what the strategy "
-        "does not know (make it from the parameters of what prepare_model() returned)."
+        "Likely causes: one rank alone loaded or changed weights (do it in all ranks, or before prepare_model()); "
+        "gradients were written or clipped by values that differ between the ranks; or an optimizer steps parameters "
+        "that the strategy does not know (make it from the parameters of the model that prepare_model() returned)."
     ),
     "buffer": (
-        "Likely causes: one rank alone has written into the buffer, outside of the forward pass of what "
-        "prepare_model() returned; or the model was called around it, as in model.module(x): call model(x)."
+        "Likely causes: one rank alone wrote into the buffer, outside of the forward pass of the prepared model; or "
+        "the program called the model inside it, as in model.module(x): call model(x)."
     ),
     "optimizer": (
-        "Likely causes: a learning rate that each rank decides by its own loss, as ReduceLROnPlateau does (give it the "
-        "mean of all ranks); one rank alone has loaded the optimizer's state; or a rank left out a step."
+        "Likely causes: each rank sets the learning rate by its own loss, as ReduceLROnPlateau does (give it the mean "
+        "of all ranks); one rank alone loaded the optimizer's state; or a rank skipped a step."
     ),
 }
 """Likely causes and remedies when ranks differ, by the kind of tensor that differs first."""
@@ -114,8 +114,8 @@ class RankState:
         """Make an optimizer's steps go through the strategy."""
         if optimizer in self._prepared:
             raise ValueError(
-                f"prepare_optimizer() received the same {type(optimizer).__name__} twice. Prepare it once, and use "
-                "what that returns."
+                f"prepare_optimizer() received the same {type(optimizer).__name__} twice. Prepare it once, and use the "
+                "returned optimizer."
             )
         self._prepared.add(optimizer)
         exchange = self.exchange
@@ -136,9 +136,9 @@ class RankState:
         self._closing.close()
         if sys.exception() is None and self._trains_apart():
             warnings.warn(
-                "The training function has taken steps of an optimizer, but no model was prepared, and the "
-                f"{self._info.world_size} ranks have exchanged nothing as large as a parameter: each has trained a "
-                "model of its own. Write model = hocket.train.torch.prepare_model(model) before the optimizer is made.",
+                f"The training function stepped an optimizer, but prepared no model, and the {self._info.world_size} "
+                "ranks exchanged nothing as large as a parameter: each has trained a model of its own. Write model = "
+                "hocket.train.torch.prepare_model(model) before the optimizer is made.",
                 stacklevel=2,
             )
 
@@ -159,14 +159,14 @@ class RankState:
         if any(name.startswith("torch.optim.") and name != "torch.optim.optimizer" for name in within):
             return (
                 "Each rank keeps a part of the parameters, and torch has no rule for how this optimizer computes with "
-                f"parts. Use another, such as AdamW, Adam or SGD, or {remedy}."
+                f"parts. Use another optimizer, such as AdamW, Adam or SGD, or {remedy}."
             )
         who = "sharded by torch's fully_shard" if is_torchs else f"spread by {type(self.strategy).__name__}"
         forward = " (or name the method to torch.distributed.fsdp.register_fsdp_forward_method)" if is_torchs else ""
         return (
-            f"The model is {who}, which may be why. Compute with model(x), and not with a layer or a method by "
-            f"itself{forward}. It has no gradients of gradients, none with respect to parameters by "
-            f"torch.autograd.grad, no sparse ones, and no copies. {remedy} has all of these."
+            f"The model is {who}, which may be the cause. Call model(x), not a layer or a method of it{forward}. Such "
+            "a model supports no gradients of gradients, no torch.autograd.grad with respect to parameters, no sparse "
+            f"gradients and no copies. {remedy} supports all of these."
         )
 
     def _list_models(self) -> list[torch.nn.Module]:
@@ -245,14 +245,15 @@ class RankState:
         trains = any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
         if stands_alone and trains and self._models and not self.exchange.owns(optimizer):
             raise RuntimeError(
-                f"This {name} has no parameter of a prepared model, so each rank would train what it steps by itself. "
-                "Prepare its model with prepare_model(), and the optimizer with prepare_optimizer()."
+                f"This {name} has no parameter of a prepared model, so each rank would train the optimizer's "
+                "parameters by itself. Prepare their model with prepare_model(), and the optimizer with "
+                "prepare_optimizer()."
             )
         if not related and self._is_for_spread(optimizer):
             raise RuntimeError(
-                f"This {name} has no parameter of the model, and none with a gradient, but as many of the same shapes, "
-                "so it would train nothing. It was made while the model's parameters were put together, as after a "
-                "forward pass: make it right after model = prepare_model(model)."
+                f"This {name} would train nothing: it has no parameter of the model, and none with a gradient, only "
+                "temporary parameters of the same number and shapes. It was made while the model's parameters were "
+                "gathered, as after a forward pass. Make it right after model = prepare_model(model)."
             )
 
     def _is_for_spread(self, optimizer: torch.optim.Optimizer) -> bool:

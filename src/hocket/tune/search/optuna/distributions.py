@@ -74,8 +74,8 @@ class DeclaredSpace:
         if len(self._parameters) < len(found):
             names = sorted(name for name, count in Counter(each.name for each in found).items() if count > 1)
             raise ValueError(
-                f"Optuna knows hyperparameters by their names as text, but OptunaSearch's space has several of the "
-                f"name {names[0]!r}, such as the keys 1 and '1'. Rename one of them."
+                "Optuna identifies hyperparameters by their names as text, but OptunaSearch's space has several with "
+                f"the name {names[0]!r}, such as the keys 1 and '1'. Rename one of them."
             )
         self._distributions = {name: each.distribution for name, each in self._parameters.items()}
         if not self._parameters:
@@ -108,13 +108,14 @@ class DeclaredSpace:
             except LookupError:
                 if not partial:
                     raise ValueError(
-                        f"A configuration must have {name!r}, but received {dict(config)!r}. The space is "
+                        f"A configuration must have {name!r}, but received {dict(config)!r}. The space has the keys "
                         f"{list(self._parameters)}."
                     ) from None
         unknown = [key for key in config if partial and key not in self._template and key not in self._parameters]
         if unknown:
             raise ValueError(
-                f"A point has {unknown[0]!r}, which the space does not have. It has {list(self._parameters)}."
+                f"A point must have only keys of the space, {list(self._parameters)}, but received {unknown[0]!r}. "
+                "Leave it out."
             )
         return params, {name: self._distributions[name] for name in params}
 
@@ -146,8 +147,8 @@ class DefinedByRun:
             self._run(trial, trial)
         except ValueError as error:
             raise ValueError(
-                f"The function that defines the space does not make the configuration {dict(config)!r}: {error}. Has "
-                "it changed since the search began?"
+                f"The function that defines the space cannot make the configuration {dict(config)!r} again: {error}. "
+                "Has the function changed since the search began?"
             ) from error
         return trial.params, trial.distributions
 
@@ -192,8 +193,8 @@ def convert(domain: domains.Domain, path: paths.Path) -> Any:
     if isinstance(domain, domains.Float) and not isinstance(inner, samplers.Normal):
         if is_log and quantum is not None:
             warnings.warn(
-                f"Optuna does not round what it draws on a logarithmic scale, so q={quantum!r} of {name} is ignored. "
-                "Round in the function that is searched.",
+                f"Optuna does not round values on a logarithmic scale, so q={quantum!r} of {name} is ignored. Round "
+                "the value in the trial's function.",
                 UserWarning,
                 stacklevel=2,
             )
@@ -206,7 +207,7 @@ def convert(domain: domains.Domain, path: paths.Path) -> Any:
             raise ValueError(
                 f"Optuna does not draw multiples on a logarithmic scale, but {name} is {domain!r}. Write "
                 f"lograndint({values.start // values.step}, {values[-1] // values.step + 1}), and multiply by "
-                f"{values.step} in the function that is searched."
+                f"{values.step} in the trial's function."
             )
         return optuna.distributions.IntDistribution(values.start, values[-1], log=is_log, step=values.step)
     remedy = {
@@ -241,7 +242,7 @@ def _convert_choice(domain: domains.Categorical, path: paths.Path) -> _Parameter
     categorical = adapter.load().distributions.CategoricalDistribution
     if any(paths.is_open(value) for value in domain.categories):
         raise ValueError(
-            f"Optuna draws choices without domains inside, but {paths.describe_path(path)} is {domain.domain_str}. "
+            f"Optuna cannot draw choices that hold domains, but {paths.describe_path(path)} is {domain.domain_str}. "
             "Give OptunaSearch a function instead of a dict: def define(trial): ... trial.suggest_categorical(...)."
         )
     if all(value is None or type(value) in (bool, int, float, str) for value in domain.categories):

@@ -179,7 +179,7 @@ class OptunaSearch(searcher.Searcher):
             if self._storage.get_trial(self._ids[trial_id]).params == params:
                 return
             _log.warning(
-                "Trial %s was proposed with other values than %s would be now. Was the search begun with another "
+                "Trial %s has values that OptunaSearch would not propose now: %s. Was the search begun with another "
                 "sampler, seed or space, or another version of Optuna?", trial_id, params,
             )  # fmt: skip
             self._storage.set_trial_state_values(self._ids[trial_id], self._optuna.trial.TrialState.FAIL)
@@ -188,7 +188,7 @@ class OptunaSearch(searcher.Searcher):
         try:
             self._ids[trial_id] = self._put(params, found, self._optuna.trial.TrialState.RUNNING, {TRIAL_ID: trial_id})
         except ValueError as error:  # the space is narrower now
-            _log.warning("Trial %s is left out of the study, because it is not of its space: %s", trial_id, error)
+            _log.warning("Trial %s is left out of the study, because it does not fit its space: %s", trial_id, error)
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, object]) -> None:
         """Store a report's value, which counts for a trial without a final result. No effect with several metrics."""

@@ -42,8 +42,8 @@ class LightGBMConfig(backend.BackendConfig):
             ValueError: Always.
         """
         raise ValueError(
-            "LightGBMTrainer needs ranks that are processes: LightGBM waits for the others in its own code, and those "
-            "of the in-process engine take turns. Use ScalingConfig(num_workers=1), or open the session with "
+            "LightGBMTrainer needs ranks that are processes: LightGBM waits for the other ranks in its own code, but "
+            "the ranks of the in-process engine take turns. Use ScalingConfig(num_workers=1), or open the session with "
             "hocket.init(engine='local')."
         )
 

@@ -50,8 +50,8 @@ class XGBoostConfig(backend.BackendConfig):
             ValueError: Always.
         """
         raise ValueError(
-            "XGBoostTrainer needs ranks that are processes: XGBoost waits for the others in its own code, and those of "
-            "the in-process engine take turns. Use ScalingConfig(num_workers=1), or open the session with "
+            "XGBoostTrainer needs ranks that are processes: XGBoost waits for the other ranks in its own code, but the "
+            "ranks of the in-process engine take turns. Use ScalingConfig(num_workers=1), or open the session with "
             "hocket.init(engine='local')."
         )
 

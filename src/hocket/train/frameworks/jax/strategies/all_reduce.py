@@ -26,7 +26,7 @@ class Exchange(strategy.Exchange):
     def __init__(self, settings: strategies.AllReduce, ranks: strategies.Ranks) -> None:
         if isinstance(settings.compression, strategies.PowerSGD):
             raise ValueError(
-                f"JaxTrainer cannot compress with {settings.compression}, which torch computes. Use "
+                f"JaxTrainer cannot compress with {settings.compression}, which works in PyTorch only. Use "
                 "compression='bf16', or leave it out."
             )
         if settings.bucket_mb is not None:
@@ -47,7 +47,7 @@ class Exchange(strategy.Exchange):
     def close(self) -> None:
         if self._warns and self._has_placed and not self._has_averaged and sys.exception() is None:
             warnings.warn(
-                "The training function has called prepare_params(), and neither prepare_optimizer() nor "
+                "The training function called prepare_params(), but neither prepare_optimizer() nor "
                 f"average_gradients(): if it trains, each of the {self._world_size} ranks has trained a model of its "
                 "own. Write optimizer = hocket.train.jax.prepare_optimizer(optimizer).",
                 stacklevel=2,
@@ -91,9 +91,10 @@ def _check_rows(updates: object, shapes: Sequence[tuple[int, ...]]) -> None:
     given = [jnp.shape(leaf) for leaf in jax.tree.leaves(updates)]
     if any(len(one) == len(other) + 1 and one[1:] == other for one, other in zip(given, shapes, strict=False)):
         raise ValueError(
-            "optimizer.update() received gradients with one axis more than the parameters: those of single rows, of "
-            "which each rank has others, so that their mean over the ranks has no meaning. Clip them first, and step "
-            "with their mean: optax.per_example_global_norm_clip(gradients, norm), then the prepared optimizer."
+            "optimizer.update() received gradients with one axis more than the parameters, so they are gradients of "
+            "single rows. Each rank has different rows, so the mean of these gradients over the ranks has no meaning. "
+            "Clip them first, and step with their mean: optax.per_example_global_norm_clip(gradients, norm), then the "
+            "prepared optimizer."
         )
 
 

@@ -33,7 +33,7 @@ def compute_means(
         elif floats_only and value.dtype != jax.dtypes.float0:
             raise TypeError(
                 f"{caller}() takes arrays of floats, but {leaf.name or 'the tree itself'!r} is {leaf}. Differentiate "
-                "with respect to floats only, and keep what is counted out of the tree."
+                "with respect to floats only, and keep integers such as counters out of the tree."
             )
     if world_size > 1:
         means = host_calls.all_reduce(
@@ -54,8 +54,8 @@ def pick_losses(extra: Mapping[str, object], world_size: int) -> dict[str, objec
     """
     if world_size > 1 and extra.get("value_fn") is not None:
         raise ValueError(
-            "optimizer.update() received value_fn, which has this rank's rows only, so each rank's line search would "
-            "go another way. Leave the line search out: optax.lbfgs(learning_rate, linesearch=None)."
+            "optimizer.update() received value_fn, which has this rank's rows only, so the line search would differ "
+            "between the ranks. Leave the line search out: optax.lbfgs(learning_rate, linesearch=None)."
         )
     return {name: jax.tree.map(jnp.asarray, extra[name]) for name in ("value", "grad") if extra.get(name) is not None}
 

@@ -42,7 +42,7 @@ class Exchange(strategy.Exchange):
         outer = settings.outer
         if not (outer is None or isinstance(outer, strategies.Nesterov)):
             raise TypeError(
-                f"In JAX LocalSGD's outer optimizer must be a Nesterov, but received {outer!r}. Write "
+                f"In JAX, LocalSGD's outer optimizer must be a Nesterov, but received {outer!r}. Write "
                 "outer=Nesterov(lr=0.7, momentum=0.9)."
             )
         self._outer: strategies.Nesterov | None = outer

@@ -88,9 +88,8 @@ class OnArrays(strategy.Exchange):
     def __init__(self, runtime: strategies.StrategyRuntime, name: str, ranks: strategies.Ranks) -> None:
         if runtime.takes_steps:
             raise ValueError(
-                f"{name} takes steps in the optimizer's place and needs its learning rate, which an optimizer of "
-                "optax does not say. Have the strategy average gradients, or return an Exchange for JAX from its "
-                "open()."
+                f"{name} takes steps in the optimizer's place and needs its learning rate, which optimizers of optax "
+                "do not expose. Have the strategy average gradients, or return an Exchange for JAX from its open()."
             )
         self._runtime = strategies.open_next(runtime)
         self._name = name
@@ -111,7 +110,7 @@ class OnArrays(strategy.Exchange):
         elif self._changes_parameters or self._looks_first:
             raise ValueError(
                 f"{self._name} works on the parameters too, which {caller}() does not see. Give the optimizer to "
-                "prepare_optimizer() and leave it out."
+                "prepare_optimizer() and leave that call out."
             )
         return self._average(gradients)
 

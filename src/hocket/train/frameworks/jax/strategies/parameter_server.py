@@ -66,7 +66,7 @@ class Exchange(strategy.Exchange):
         self._client = ps_client.open_client(settings, "jax.JaxTrainer")
         self._made: dict[str, Any] = {}
         """The variables on the servers, by the leaves' names."""
-        self._pulled = ps_client.PulledWeights("Give them to a trainer of their own")
+        self._pulled = ps_client.PulledWeights("Train changed weights in a trainer of their own")
         _exchanges[worker_session.get_session("jax.JaxTrainer")] = self
         host_calls.add_visitor(_VISITOR, _visit)
 
@@ -106,7 +106,10 @@ class Exchange(strategy.Exchange):
         """Return the servers' current parameters."""
         leaves, values, structure = trees.list_leaves(params, "synchronize")
         if any(isinstance(value, jax.core.Tracer) for value in values):
-            raise TypeError("With ParameterServer synchronize() asks the servers. Call it outside of jax.jit.")
+            raise TypeError(
+                "With ParameterServer synchronize() reads from the servers, which compiled code cannot do. Call it "
+                "outside of jax.jit."
+            )
         jax.block_until_ready((params, state))  # the step that computes them must have pushed
         self._pulled.forget()
         found = [
@@ -143,12 +146,13 @@ class Exchange(strategy.Exchange):
         leaves, values, _ = trees.list_leaves(params, "init")
         if any(isinstance(value, jax.core.Tracer) for value in values):
             raise TypeError(
-                "With ParameterServer optimizer.init(params) puts them on the servers. Call it outside of jax.jit."
+                "With ParameterServer optimizer.init(params) puts the parameters on servers, which compiled code "
+                "cannot do. Call it outside of jax.jit."
             )
         if self._made:
             raise ValueError(
-                "With ParameterServer optimizer.init(params) was called for the second time in this training "
-                "function. Prepare one optimizer, for one tree of parameters."
+                "With ParameterServer optimizer.init(params) was called a second time in this training function. "
+                "Prepare one optimizer, for one tree of parameters."
             )
         for leaf, value in zip(leaves, values, strict=True):
             if trees.is_inexact(value):
@@ -163,8 +167,8 @@ class Exchange(strategy.Exchange):
         if not self._made:
             raise ValueError(
                 "With ParameterServer the servers must have the parameters before the first step. Call "
-                "optimizer.init(params) with those that training begins with, also if its result is then replaced by "
-                "a checkpoint's."
+                "optimizer.init(params) with the parameters that training begins with, even if you then replace its "
+                "result by a checkpoint's state."
             )
         targets = [self._made[leaf.name] for leaf, _ in gradients]
         for target, found in zip(targets, squares.reshape(-1), strict=True):

@@ -117,7 +117,7 @@ class Exchange(strategy.Exchange):
     def _check_prepared(self) -> None:
         if not self._known:
             raise ValueError(
-                "Sharded must know the parameters before an optimizer does. Write params = prepare_params(params) "
+                "Sharded must know the parameters before the optimizer does. Write params = prepare_params(params) "
                 "before optimizer.init(params), or before the first step."
             )
 

@@ -70,8 +70,8 @@ class Exchange(strategies.NativeStrategy):
             TypeError: The strategy has no servers.
         """
         raise TypeError(
-            f"prepare_optimizer() received {optimizer!r}, which servers apply, but the strategy has no servers. Use "
-            "strategy=ParameterServer(), or an optimizer of optax."
+            f"prepare_optimizer() received {optimizer!r}, an optimizer for servers, but the strategy has no servers. "
+            "Use strategy=ParameterServer(), or an optimizer of optax."
         )
 
     @property
@@ -109,6 +109,6 @@ class Exchange(strategies.NativeStrategy):
 def build_conversion_error() -> ValueError:
     """Return the error for an optimizer that servers cannot apply."""
     return ValueError(
-        "An optimizer of optax is a function, which servers cannot apply. Give prepare_optimizer() one of hocket.ps, "
-        "with strategy=ParameterServer()."
+        "An optimizer of optax is a function, which servers cannot apply. Give prepare_optimizer() an optimizer of "
+        "hocket.ps, with strategy=ParameterServer()."
     )

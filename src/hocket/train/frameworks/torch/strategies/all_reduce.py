@@ -63,9 +63,9 @@ class Exchange(strategy.Exchange):
         if parallel_strategy == "fsdp":
             if self._settings != strategies.AllReduce():
                 raise ValueError(
-                    f"parallel_strategy='fsdp' takes no {self._settings}: its gradients travel in parts. Leave the "
-                    "strategy out, and give parallel_strategy_kwargs={'mp_policy': "
-                    "MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)} to send fewer bytes."
+                    f"parallel_strategy='fsdp' cannot use {self._settings}, because its gradients travel in parts. "
+                    "Leave the strategy out; to send fewer bytes, pass parallel_strategy_kwargs={'mp_policy': "
+                    "MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)}."
                 )
             if self._ranks.world_size > 1:
                 self._sharded.append(weakref.ref(model))
@@ -74,8 +74,8 @@ class Exchange(strategy.Exchange):
             return model
         if isinstance(model, parallel.DistributedDataParallel):
             raise ValueError(
-                "prepare_model() received a model in DistributedDataParallel, as it returns one itself. Prepare the "
-                "model once, as it is built."
+                "prepare_model() received a model that is in DistributedDataParallel already, but prepare_model() "
+                "itself adds that. Prepare the model once, as it is built."
             )
         options = {
             "gradient_as_bucket_view": True,
@@ -130,8 +130,8 @@ class Exchange(strategy.Exchange):
         has_none = all(one.grad is None for one in plan.parameters)
         if plan.is_sharded and has_none and closures.get_optional_closure(args, kwargs) is None:
             raise RuntimeError(
-                f"This {type(optimizer).__name__} steps a sharded model, and no parameter has a gradient: all backward "
-                "passes were in no_sync(). Leave the last one before the step outside of it."
+                f"This {type(optimizer).__name__} steps a sharded model, but no parameter has a gradient: all backward "
+                "passes were in no_sync(). Run the last backward pass before the step outside of no_sync()."
             )
         for wrapper in plan.wrappers:
             wrapper.begin_step(plan.parameters)

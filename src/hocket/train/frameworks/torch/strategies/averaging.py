@@ -41,7 +41,7 @@ def compute_sparse_mean(parameter: torch.Tensor, world_size: int) -> torch.Tenso
     if parameter.grad is not None and not parameter.grad.is_sparse:
         raise ValueError(
             f"The gradient of a parameter of shape {tuple(parameter.shape)} is dense in this rank and sparse in "
-            "another one. Use it in the same way in all ranks."
+            "another one. Use the parameter in the same way in all ranks."
         )
     given = torch.zeros_like(parameter).to_sparse(1) if parameter.grad is None else parameter.grad
     total = given.to(widen(parameter.dtype)).coalesce()
@@ -121,9 +121,9 @@ def require_equal(tensors: Sequence[torch.Tensor], what: str) -> None:
         dist.all_reduce(flag)
         if flag.item():
             raise RuntimeError(
-                f"An optimizer steps {what}, and they differ between the ranks, so their first gradients are of other "
-                "values. Make them part of the model before prepare_model(), or give them the same values in all "
-                "ranks, as with torch.manual_seed(0)."
+                f"An optimizer steps {what}, but they have different values in the ranks, so the ranks' gradients do "
+                "not belong together. Make them part of the model before prepare_model(), or give them the same values "
+                "in all ranks, as with torch.manual_seed(0)."
             )
 
 

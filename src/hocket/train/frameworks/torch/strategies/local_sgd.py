@@ -51,8 +51,8 @@ class Exchange(strategy.Exchange):
         if not mine <= {parameter for model in models for parameter in model.parameters()}:
             raise ValueError(
                 "LocalSGD averages parameters of prepared models, but prepare_optimizer() received an optimizer of "
-                "others. Call model = prepare_model(model) first, and make the optimizer from the parameters of what "
-                "it returns."
+                "other parameters. Call model = prepare_model(model) first, and make the optimizer from the returned "
+                "model's parameters."
             )
         self._meetings[optimizer] = _Meetings(optimizer, models, self._settings, self._ranks.world_size)
         return optimizer

@@ -176,8 +176,8 @@ class OnArrays(strategy.Exchange):
         if any(parameter not in names for parameter in driven.parameters):
             raise ValueError(
                 f"{self._name} works on parameters of prepared models, but prepare_optimizer() received an optimizer "
-                "of others. Call model = prepare_model(model) first, and make the optimizer from the parameters of "
-                "what it returns."
+                "of other parameters. Call model = prepare_model(model) first, and make the optimizer from the "
+                "returned model's parameters."
             )
         runtime = strategies.open_next(self._first)
         self._driven[optimizer] = runtime, driven

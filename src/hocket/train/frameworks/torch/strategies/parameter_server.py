@@ -53,7 +53,7 @@ class Exchange(strategy.Exchange):
         #: The number of pushes when the copies were pulled; -1 forces the next pull.
         self._seen = -1
         self._num_steps = 0
-        self._pulled = ps_client.PulledWeights("Load them, with model.load_state_dict()")
+        self._pulled = ps_client.PulledWeights("Load new weights with model.load_state_dict()")
         self._followed: set[torch.nn.Module] = set()
         self._hooks: list[Any] = []
 
@@ -127,9 +127,9 @@ class Exchange(strategy.Exchange):
                 target = self._served[parameter]
                 if target.optimizer != rule:
                     raise ValueError(
-                        f"The servers update `{target.name}` with {target.optimizer}, which can change its learning "
-                        f"rate only, but the optimizer is {rule} now. Schedule lr alone: "
-                        "OneCycleLR(cycle_momentum=False), say."
+                        f"The servers update `{target.name}` with {target.optimizer}, of which only the learning rate "
+                        f"can change, but the optimizer is now {rule}. Schedule lr alone, for example with "
+                        "OneCycleLR(cycle_momentum=False)."
                     )
                 scale = ps_client.find_scale(float(group["lr"]), rule)
                 gradients.append(ps_client.Gradient(target, _take_gradient(target, parameter.grad), scale))
@@ -190,10 +190,10 @@ class Exchange(strategy.Exchange):
             if parameter in self._served:
                 raise ValueError(
                     f"prepare_optimizer() received an optimizer ({type(optimizer).__name__}) of parameters that "
-                    f"another one steps, `{self._served[parameter].name}` among them, but with ParameterServer the "
-                    "servers would go on with its moments. Keep the first one, whose lr may change, and give it more "
-                    "parameters with add_param_group(); or train each phase in a trainer of its own, from the "
-                    "checkpoint of the one before."
+                    f"another optimizer steps, `{self._served[parameter].name}` among them. With ParameterServer the "
+                    "servers would go on with the moments of the first one. Keep the first optimizer (its lr may "
+                    "change), and give it more parameters with add_param_group(); or train each phase in a trainer of "
+                    "its own, from the checkpoint of the phase before."
                 )
 
     def _list_new(self, optimizer: torch.optim.Optimizer) -> list[tuple[dict[str, object], torch.Tensor]]:
@@ -214,8 +214,8 @@ class Exchange(strategy.Exchange):
         }
         if any(parameter not in called for _, parameter in groups):
             raise ValueError(
-                "ParameterServer holds parameters of prepared models, but the optimizer has others. Call model = "
-                "prepare_model(model) first, and make the optimizer from the parameters of what it returns."
+                "ParameterServer holds parameters of prepared models, but the optimizer has other parameters. Call "
+                "model = prepare_model(model) first, and make the optimizer from the returned model's parameters."
             )
         taken = {target.name for target in self._served.values()}
         names: dict[torch.Tensor, str] = {}

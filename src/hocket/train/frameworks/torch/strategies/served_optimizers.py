@@ -22,13 +22,13 @@ def convert(optimizer: torch.optim.Optimizer, group: Mapping[str, object]) -> ps
     rule = _RULES.get(type(optimizer))
     if rule is None:
         raise ValueError(
-            f"Servers apply the updates with ParameterServer, and have no {type(optimizer).__name__}. Use one of "
-            f"torch.optim: {', '.join(kind.__name__ for kind in _RULES)}."
+            f"With ParameterServer the servers apply the updates, but they have no {type(optimizer).__name__}. Use one "
+            f"of torch.optim: {', '.join(kind.__name__ for kind in _RULES)}."
         )
     for name in ("maximize", "amsgrad", "dampening", "lr_decay"):
         if group.get(name):
             raise ValueError(
-                "Servers apply the updates with ParameterServer, and have no "
+                "With ParameterServer the servers apply the updates, but they have no "
                 f"{type(optimizer).__name__}({name}={group[name]!r}). Leave {name} out."
             )
     return rule(group)

@@ -74,7 +74,7 @@ class Exchange(strategy.Exchange):
             )
         if hasattr(model, torch_internals.COMPILED):
             raise TypeError(
-                "prepare_model() received what torch.compile() returned, but Sharded changes how layers are called. "
+                "prepare_model() received the result of torch.compile(), but Sharded changes how layers are called. "
                 "Write model = torch.compile(prepare_model(model))."
             )
         averaging.copy_from_first([*model.parameters(), *model.buffers()])
@@ -249,7 +249,7 @@ class _Layer:
             if any(name not in parameters for name in self._names):
                 raise RuntimeError(
                     f"A {type(module).__name__} has lost the parameters {self._names} since prepare_model() spread "
-                    "them, as weight_norm() takes them. Change the layers before, and prepare the model then."
+                    "them. weight_norm(), for example, takes them. Change the layers first, and then prepare the model."
                 )
             kept = {name: parameters[name] for name in self._names}
             self._begun.append(kept)
@@ -313,9 +313,9 @@ def _compare_gradients(
     number = next(number for number, several in enumerate(zip(*everyone, strict=True)) if len(set(several)) > 1)
     ranks = [rank for rank, several in enumerate(everyone) if several[number]]
     raise RuntimeError(
-        f"The parameter {names[id(own[number])]!r} has a gradient in the ranks {ranks} and in no others, so ranks have "
-        "used other layers, and added up gradients of different parameters. Use the same layers in all ranks; the "
-        "result of one that is not needed may be multiplied by 0."
+        f"The parameter {names[id(own[number])]!r} has a gradient in the ranks {ranks} only, so the ranks used "
+        "different layers, and added up gradients of different parameters. Use the same layers in all ranks; multiply "
+        "the result of a layer that is not needed by 0."
     )
 
 
@@ -324,9 +324,9 @@ def _check_complete(model: nn.Module, known: Mapping[nn.Parameter, object]) -> N
     for name, parameter in model.named_parameters():
         if parameter not in known and (parameter.requires_grad or isinstance(parameter, torch_tensor.DTensor)):
             raise RuntimeError(
-                f"The model has got the parameter {name!r} since prepare_model() spread it, so nothing would add up "
-                "its gradients. Build the whole model first, and prepare it then; load_state_dict() keeps the "
-                "parameters without assign=True."
+                f"The model has a new parameter, {name!r}, since prepare_model() spread it, so nothing would add up "
+                "that parameter's gradients. Build the whole model first, and then prepare it; load_state_dict() keeps "
+                "the parameters without assign=True."
             )
 
 
@@ -355,9 +355,9 @@ class _Once(torch.autograd.Function):
     def backward(_: object, *slopes: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled():
             raise NotImplementedError(
-                "A gradient is to be differentiated again (create_graph=True), which PyTorch's DTensors cannot: with "
-                "Sharded, layers of this model compute with parts. Use a mesh of batch axes alone, such as "
-                "Sharded(mesh={'data': 2}, shard_along='data')."
+                "A gradient was to be differentiated again (create_graph=True), but PyTorch's DTensors do not support "
+                "that, and with Sharded, layers of this model compute with them. Use a mesh of batch axes alone, such "
+                "as Sharded(mesh={'data': 2}, shard_along='data')."
             )
         return slopes[0]
 

@@ -264,9 +264,9 @@ class Unit:
         opened.context.close()
         if [torch_internals.read_version(one) for one in opened.gathered] != opened.versions:
             raise RuntimeError(
-                f"{type(module).__name__} has written into its parameters while it computed. With Sharded it computes "
-                "with copies, put together for the moment, so that would be lost. Write into them between steps, into "
-                "what each rank keeps: parameter.to_local()."
+                f"{type(module).__name__} wrote into its parameters while it computed. With Sharded a layer computes "
+                "with temporary copies, so the change would be lost. Change parameters between steps, in the part that "
+                "each rank keeps: parameter.to_local()."
             )
 
     def _gather_again(
@@ -293,8 +293,8 @@ class Unit:
             number, *place = packed
             if _look_at_versions(self._parameters[number]) != versions[number]:
                 raise RuntimeError(
-                    "The parameters that the backward pass needs have changed since the forward pass, by an optimizer's"
-                    " step or by hand. Call backward() before, or compute the loss again."
+                    "The parameters that the backward pass needs have changed since the forward pass, by an "
+                    "optimizer's step or by hand. Call backward() before they change, or compute the loss again."
                 )
             found: torch.Tensor = again.look_up(self)[number].as_strided(*place)
             return found

@@ -77,9 +77,9 @@ class _CheckParameters:
         ]
         if new or len(now) < len(self._known):
             raise RuntimeError(
-                f"The model has other parameters than when prepare_model() sharded it: {', '.join(new[:4]) or 'less'}. "
-                "Append, replace, tie and parametrize layers before, and prepare the model then; or use "
-                "parallel_strategy='ddp'."
+                "The model's parameters changed after prepare_model() sharded it: "
+                f"{', '.join(new[:4]) or 'some are gone'}. Append, replace, tie and parametrize layers first, and then "
+                "prepare the model; or use parallel_strategy='ddp'."
             )
 
 

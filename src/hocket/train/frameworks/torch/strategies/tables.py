@@ -57,9 +57,9 @@ class ServedEmbedding(torch.nn.Embedding):
         """Turn an embedding into this class, and release its rows."""
         if module.max_norm is not None:
             raise ValueError(
-                f"The embedding `{table.name}` has max_norm={module.max_norm}, which changes rows where they are "
-                "looked up, and its rows are on servers. Leave max_norm out, or use "
-                "ParameterServer(min_table_rows=...) with sparse=False to have it whole in each rank."
+                f"The embedding `{table.name}` has max_norm={module.max_norm}, which changes rows when they are looked "
+                "up, but the rows are on servers. Leave max_norm out, or use ParameterServer(min_table_rows=...) with "
+                "sparse=False to keep the whole embedding in each rank."
             )
         module.__class__ = ServedEmbedding
         weight = module.weight
@@ -88,7 +88,7 @@ class ServedEmbedding(torch.nn.Embedding):
         raise TypeError(
             f"The rows of `{self._table.name}` are on servers, so a copy of the model would have none. Load "
             "model.state_dict() into a model that is not prepared, or use ParameterServer(min_table_rows=...) with "
-            "sparse=False to have the embedding whole in each rank."
+            "sparse=False to keep the whole embedding in each rank."
         )
 
     def _save_to_state_dict(self, destination: dict[str, object], prefix: str, keep_vars: bool) -> None:
@@ -156,9 +156,9 @@ def take_gradient(name: str, gradient: torch.Tensor) -> ps.IndexedSlices:
     """Return a served embedding's gradient."""
     if not gradient.is_sparse:
         raise ValueError(
-            f"The gradient of `{name}` is dense: its weight was used in another way than by looking rows up, and the "
-            "rows are on servers. Compute with what the embedding returns, or use "
-            "ParameterServer(min_table_rows=...) with sparse=False to have it whole in each rank."
+            f"The gradient of `{name}` is dense, because its weight was not only used to look rows up, but the rows "
+            "are on servers. Compute with the results of the embedding, or use ParameterServer(min_table_rows=...) "
+            "with sparse=False to keep the whole embedding in each rank."
         )
     gradient = gradient.coalesce()
     return ps.IndexedSlices(to_array(gradient.values()), gradient.indices()[0].cpu().numpy())

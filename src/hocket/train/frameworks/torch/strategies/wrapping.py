@@ -119,8 +119,8 @@ class Wrapper:
         syncs = wrapped.require_backward_grad_sync
         if wrapped.static_graph and not syncs:
             raise ValueError(
-                "no_sync() does not work with parallel_strategy_kwargs={'static_graph': True}: torch counts on each "
-                "backward pass to average. Leave static_graph out."
+                "no_sync() does not work with parallel_strategy_kwargs={'static_graph': True}: torch expects each "
+                "backward pass to average the gradients. Leave static_graph out."
             )
         trainable = self._list_trainable()
         if trainable and [*map(id, trainable)] != [
@@ -208,9 +208,9 @@ class Wrapper:
         if found:
             warnings.warn(
                 f"There are hooks on the gradients of {_list_names(found)}. As with DistributedDataParallel, a hook "
-                "sees the gradient of its rank, before the mean over the ranks: one that does more than to scale or to "
-                "mask it, such as a clamp or an optimizer's step, trains another model than one process would. Change "
-                "gradients between backward() and step(), where they are the mean, or train with "
+                "sees the gradient of its rank, before the mean over the ranks. A hook that does more than scale or "
+                "mask it, such as a clamp or an optimizer's step, trains a different model than one process would. "
+                "Change gradients between backward() and step(), when they are the mean, or train with "
                 "Sharded(shard_along='data'), where hooks see the mean.",
                 stacklevel=2,
             )
@@ -227,7 +227,7 @@ class Wrapper:
             raise RuntimeError(
                 f"The forward pass has not used the layers of {_list_names(missing)} in this rank, so the gradients "
                 "were not averaged. Write prepare_model(model, parallel_strategy_kwargs={'find_unused_parameters': "
-                "True}) if ranks or steps use other layers, or freeze what is not used with requires_grad_(False)."
+                "True}) if ranks or steps use different layers, or freeze unused parameters with requires_grad_(False)."
             ) from error
 
     def check_current(self, parameters: Sequence[torch.Tensor], optimizer: str) -> None:
@@ -239,8 +239,8 @@ class Wrapper:
         lacking = [name for one, name in self._covered.items() if id(one) not in mine and one.grad is not None]
         if lacking:
             raise RuntimeError(
-                f"The model has got {_list_names(lacking)} in place of parameters that this {optimizer} still has, so "
-                "they would not be trained. Make the optimizer after the model was changed, or call its "
+                f"The model now has {_list_names(lacking)} in place of parameters that this {optimizer} still steps, "
+                "so the new ones would not be trained. Make the optimizer after the model was changed, or call its "
                 "add_param_group()."
             )
 
