@@ -710,7 +710,7 @@ def test_whether_a_script_needs_torch_is_read(source: str, modules: tuple[str, .
 
 
 def test_a_plan_travels() -> None:
-    plan = plans.Plan(target="ä.py", args=("a b", "\n"), num_workers=3, modules=("torch",), run_id="x")
+    plan = plans.LaunchPlan(target="ä.py", args=("a b", "\n"), num_workers=3, modules=("torch",), run_id="x")
     assert "\n" not in plan.format()
     assert plans.parse_plan(plan.format()) == plan
 

@@ -221,7 +221,7 @@ def test_bad_input_is_named(call: Any, error: type[Exception], message: str) -> 
         call()
 
 
-def open_local_sgd(**options: Any) -> jax_strategies.Exchange:
+def open_local_sgd(**options: Any) -> jax_strategies.JaxStrategy:
     return jax_strategies.open_exchange(hocket_jax.LocalSGD(2, **options), train.strategies.Ranks(0, 1))
 
 

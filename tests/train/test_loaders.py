@@ -646,6 +646,6 @@ def test_bad_values_of_a_mean_are_refused() -> None:
 
 def test_a_plan_knows_its_rows() -> None:
     loader = sample(data.SubsetRandomSampler([4, 2]))()
-    assert samplers.find_plan(loader, samplers.read_batching(loader), 0, 1) == samplers.Plan(
+    assert samplers.find_plan(loader, samplers.read_batching(loader), 0, 1) == samplers.SamplerPlan(
         num_rows=2, shuffle=True, seed=0, rows=[4, 2]
     )

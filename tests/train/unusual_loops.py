@@ -856,7 +856,7 @@ def run_bare(config: dict[str, Any]) -> None:
     """Train with all of it switched off that makes loops right, and report."""
     wrapping.Wrapper.begin_forward = lambda self, wrapped: None  # type: ignore[method-assign]
     wrapping.Wrapper._take_gradient = lambda self, parameter: None  # type: ignore[method-assign]
-    all_reduce.Exchange.begin_step = lambda self, *_: None  # type: ignore[method-assign]
+    all_reduce.TorchAllReduce.begin_step = lambda self, *_: None  # type: ignore[method-assign]
     model = WAYS[config["way"]](Ranks())
     train.report({"weights": len(read_weights(model))})
 

@@ -84,7 +84,7 @@ class Fault:
         return self.hit <= number < self.hit + self.times
 
 
-class Plan:
+class FaultPlan:
     """The armed faults."""
 
     def __init__(self, faults: list[Fault]) -> None:
@@ -120,18 +120,18 @@ def _fire(fault: Fault) -> None:
         raise InjectedFaultError(f"a fault was injected at {fault.point!r} by hocket.testing.fail_at")
 
 
-def parse_environment(text: str) -> Plan | None:
+def parse_environment(text: str) -> FaultPlan | None:
     """Return the plan in the variable's text; None if it is empty."""
     lines = [line.split("\t") for line in text.splitlines() if line]
     faults = [Fault(point, action, int(hit), int(times), file) for point, action, hit, times, file in lines]
-    return Plan(faults) if faults else None
+    return FaultPlan(faults) if faults else None
 
 
-plan: Plan | None = parse_environment(os.environ.get(VARIABLE, ""))
+plan: FaultPlan | None = parse_environment(os.environ.get(VARIABLE, ""))
 """The armed faults of this process; None outside of tests, so that each point costs one comparison."""
 
 
-def set_plan(new: Plan | None) -> None:
+def set_plan(new: FaultPlan | None) -> None:
     """Arm faults in this process and in the processes that it starts from now on; None disarms all."""
     global plan  # noqa: PLW0603 (a process has one plan, as it has one environment)
     plan = new

@@ -60,7 +60,7 @@ class fail_at:  # noqa: N801 (it reads as a verb: `with fail_at(...)`)
         os.close(fd)
         self._fault = faults.Fault(*self._given, file)
         armed = faults.plan.faults if faults.plan is not None else []
-        faults.set_plan(faults.Plan([*armed, self._fault]))
+        faults.set_plan(faults.FaultPlan([*armed, self._fault]))
         return self
 
     def __exit__(
@@ -71,7 +71,7 @@ class fail_at:  # noqa: N801 (it reads as a verb: `with fail_at(...)`)
         self._hits = fault.count_hits()
         self._fault = None
         left = [other for other in (faults.plan.faults if faults.plan is not None else []) if other is not fault]
-        faults.set_plan(faults.Plan(left) if left else None)
+        faults.set_plan(faults.FaultPlan(left) if left else None)
         os.unlink(fault.file)
 
     @property

@@ -77,7 +77,7 @@ class Child:
 class LaunchAgent:
     """The agent's state and loop."""
 
-    def __init__(self, plan: plans.Plan, lifeline: int) -> None:
+    def __init__(self, plan: plans.LaunchPlan, lifeline: int) -> None:
         self._plan = plan
         self._lifeline = lifeline
         self._relay = output.Relay()
@@ -387,7 +387,7 @@ class LaunchAgent:
 
 
 def build_environment(
-    plan: plans.Plan, number: int, attempt: int, address: tuple[str, int], error_fd: int
+    plan: plans.LaunchPlan, number: int, attempt: int, address: tuple[str, int], error_fd: int
 ) -> dict[str, str]:
     """Return the environment variables of a rank, which are torchrun's."""
     size = str(plan.num_workers)

@@ -106,7 +106,7 @@ def run(
             )
             return USAGE_ERROR
         notices.notify(f"hocket run: output goes to {folder}")
-    plan = plans.Plan(
+    plan = plans.LaunchPlan(
         target=target,
         args=tuple(args),
         is_module=is_module,
@@ -183,7 +183,7 @@ def _parse_streams(option: str, text: str, num_workers: int) -> list[int]:
 class Front:
     """The process between the terminal and the agent."""
 
-    def __init__(self, plan: plans.Plan, threads: str | None) -> None:
+    def __init__(self, plan: plans.LaunchPlan, threads: str | None) -> None:
         self._plan = plan
         self._environment = {**os.environ, **({"OMP_NUM_THREADS": threads} if threads else {})}
         self._process: subprocess.Popen[bytes] | None = None

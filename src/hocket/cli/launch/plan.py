@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class LaunchPlan:
     """The facts of a launch."""
 
     target: str
@@ -49,11 +49,11 @@ class Plan:
         return os.path.dirname(path) if is_plain_script(path) else path
 
 
-def parse_plan(line: str) -> Plan:
-    """Return the plan in a line that `Plan.format` wrote."""
+def parse_plan(line: str) -> LaunchPlan:
+    """Return the plan in a line that `LaunchPlan.format` wrote."""
     fields: dict[str, Any] = json.loads(line)
     lists = {name: tuple(fields[name]) for name in ("args", "modules", "logs", "shown")}
-    return Plan(**{**fields, **lists})
+    return LaunchPlan(**{**fields, **lists})
 
 
 def is_plain_script(path: str) -> bool:

@@ -53,7 +53,7 @@ class Note:
             return None
 
 
-def run(plan: plans.Plan, note: Note, stack_fd: int) -> int:
+def run(plan: plans.LaunchPlan, note: Note, stack_fd: int) -> int:
     """Run the script in this process, and return its exit code."""
     pid = os.getpid()
     if not faulthandler.is_enabled():
@@ -112,7 +112,7 @@ class _WholeFile(io.FileIO):
         return size
 
 
-def _become_main(plan: plans.Plan) -> None:
+def _become_main(plan: plans.LaunchPlan) -> None:
     """Set up the names that a script sees. Hocket's modules are removed, and load again on import."""
     package = __name__.partition(".")[0]
     for name in list(sys.modules):
@@ -125,7 +125,7 @@ def _become_main(plan: plans.Plan) -> None:
     sys.orig_argv = [sys.executable, *(["-m"] if plan.is_module else []), plan.target, *plan.args]
 
 
-def _run_target(plan: plans.Plan) -> None:
+def _run_target(plan: plans.LaunchPlan) -> None:
     if plan.is_program:
         sys.stdout.flush()
         os.execvp(plan.target, [plan.target, *plan.args])  # noqa: S606 (the user's own program)

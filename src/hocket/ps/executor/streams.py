@@ -81,8 +81,8 @@ class InputContext:
 # --- dealing ---------------------------------------------------------------------------------------------------------
 
 
-def _plan(count: int) -> memory.Plan:
-    layout = memory.Plan()
+def _plan(count: int) -> memory.SegmentPlan:
+    layout = memory.SegmentPlan()
     layout.add("mutex", (mutex.MUTEX_BYTES,), np.uint8)
     layout.add("next", (8,), np.int64)
     layout.add("owners", (count,), np.int16)

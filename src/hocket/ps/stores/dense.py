@@ -42,10 +42,10 @@ SCATTERS: Final[dict[str, Callable[[Array, Array, Array], None]]] = {
 """The functions of ``scatter_*``. If a row is named more than once, all its values count; for ``update`` the last."""
 
 
-def plan(shape: tuple[int, ...], dtype: str, num_slots: int) -> memory.Plan:
+def plan(shape: tuple[int, ...], dtype: str, num_slots: int) -> memory.SegmentPlan:
     """Return the layout of a shard's memory."""
     count = int(np.prod(shape, dtype=np.int64))
-    layout = memory.Plan()
+    layout = memory.SegmentPlan()
     layout.add("header", (8,), np.int64)
     layout.add("steps", (2,), np.int64)
     for copy in (0, 1):

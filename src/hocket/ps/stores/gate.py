@@ -95,8 +95,8 @@ Change = tuple[int, int]
 """The place of one of the gate's numbers, and its new value."""
 
 
-def _plan() -> memory.Plan:
-    layout = memory.Plan()
+def _plan() -> memory.SegmentPlan:
+    layout = memory.SegmentPlan()
     layout.add("mutex", (mutex.MUTEX_BYTES,), np.uint8)
     layout.add("words", (16,), np.int64)
     layout.add("bell", (16,), np.uint32)

@@ -24,9 +24,9 @@ _MAX_ROWS: Final = 1 << 18
 ROUND, COUNT = range(2)
 
 
-def plan(spec: records.DenseSpec | records.TableSpec) -> memory.Plan:
+def plan(spec: records.DenseSpec | records.TableSpec) -> memory.SegmentPlan:
     """Return the layout of a shard's boxes."""
-    layout = memory.Plan()
+    layout = memory.SegmentPlan()
     layout.add("headers", (NUM_BOXES, 8), np.int64)
     layout.add("scales", (NUM_BOXES,), np.float64)
     if isinstance(spec, records.DenseSpec):

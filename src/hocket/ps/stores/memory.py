@@ -133,12 +133,12 @@ def is_reachable(ref: MemoryRef) -> bool:
 
 
 @final
-class Plan:
+class SegmentPlan:
     """A layout of arrays one behind the other: `add` each, create a memory of `nbytes`, then `view` the arrays in it.
 
     Example:
         >>> from hocket.ps.stores import memory
-        >>> plan = memory.Plan()
+        >>> plan = memory.SegmentPlan()
         >>> plan.add("counts", (2,), "int64")
         >>> plan.add("values", (2, 3), "float32")
         >>> kept = memory.create(plan.nbytes, "example")

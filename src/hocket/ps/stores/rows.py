@@ -159,9 +159,9 @@ class TableSnapshot:
         return result
 
 
-def plan(spec: records.TableSpec) -> memory.Plan:
+def plan(spec: records.TableSpec) -> memory.SegmentPlan:
     """Return the layout of a shard's memory."""
-    layout = memory.Plan()
+    layout = memory.SegmentPlan()
     layout.add("header", (16,), np.int64)
     layout.add("is_made", (spec.rows,), np.uint8)
     layout.add("last_steps", (spec.rows,), np.int64)

@@ -68,8 +68,8 @@ Hook: TypeAlias = Callable[[str], None]
 """Called with the name of a point in an update; tests end the process there."""
 
 
-def _plan() -> memory.Plan:
-    layout = memory.Plan()
+def _plan() -> memory.SegmentPlan:
+    layout = memory.SegmentPlan()
     layout.add("mutex", (mutex.MUTEX_BYTES,), np.uint8)
     layout.add("words", (16,), np.int64)
     layout.add("tickets", (MAX_WORKERS, 2), np.int64)

@@ -39,9 +39,13 @@ Change: TypeAlias = Callable[[Sequence[strategies.Array]], None]
 """A function that changes host arrays in place."""
 
 
-def open_late(module: str) -> Callable[[Any, strategies.Ranks], Any]:
-    """Return a function that imports a module and opens a strategy in a rank with the module's ``Exchange``."""
-    return lambda settings, ranks: importlib.import_module(module).Exchange(settings, ranks)
+def open_late(module: str, name: str) -> Callable[[Any, strategies.Ranks], Any]:
+    """Return a function that imports a module, and opens a strategy in a rank with the module's class of that name."""
+
+    def open_strategy(settings: Any, ranks: strategies.Ranks) -> Any:
+        return getattr(importlib.import_module(module), name)(settings, ranks)
+
+    return open_strategy
 
 
 class Framework(abc.ABC, Generic[S]):

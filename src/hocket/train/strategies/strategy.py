@@ -322,9 +322,9 @@ class NativeStrategy:
 def build_opened_error(strategy: Strategy, opened: object) -> TypeError:
     """Return the error for a `Strategy.open` that returned an object which the framework cannot drive."""
     return TypeError(
-        f"{type(strategy).__name__}.open() must return a StrategyRuntime, or the framework's own type (in PyTorch an "
-        f"Exchange), but returned {opened!r}. Use AllReduce(), LocalSGD(8) or ParameterServer(), or derive a strategy "
-        "from hocket.train.strategies.Strategy."
+        f"{type(strategy).__name__}.open() must return a StrategyRuntime, or the framework's own type (in PyTorch a "
+        f"TorchStrategy), but returned {opened!r}. Use AllReduce(), LocalSGD(8) or ParameterServer(), or derive a "
+        "strategy from hocket.train.strategies.Strategy."
     )
 
 

@@ -30,7 +30,7 @@ if _typing.TYPE_CHECKING:
     from hocket.train.frameworks.torch.optimizers import backward as backward
     from hocket.train.frameworks.torch.optimizers import prepare_optimizer as prepare_optimizer
     from hocket.train.frameworks.torch.seeds import enable_reproducibility as enable_reproducibility
-    from hocket.train.frameworks.torch.strategies import Exchange as Exchange
+    from hocket.train.frameworks.torch.strategies import TorchStrategy as TorchStrategy
     from hocket.train.frameworks.torch.trainer import TorchTrainer as TorchTrainer
     from hocket.train.strategies import AllReduce as AllReduce
     from hocket.train.strategies import LocalSGD as LocalSGD

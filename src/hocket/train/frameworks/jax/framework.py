@@ -36,7 +36,7 @@ _DETERMINISTIC: Final = "--xla_gpu_deterministic_ops=true"
 
 
 @final
-class JaxFramework(contract.Framework[jax_strategies.Exchange]):
+class JaxFramework(contract.Framework[jax_strategies.JaxStrategy]):
     """JAX: trees of immutable arrays, and compiled steps that call the host."""
 
     name = "jax"
@@ -54,7 +54,7 @@ class JaxFramework(contract.Framework[jax_strategies.Exchange]):
 
     def open(
         self, session: worker_session.WorkerSession, strategy: strategies.Strategy, caller: str
-    ) -> jax_strategies.Exchange:
+    ) -> jax_strategies.JaxStrategy:
         opened = jax_strategies.open_exchange(strategy, strategies.Ranks(session.info.rank, session.info.world_size))
         if strategies.Alike.OPTIMIZERS in opened.alike and session.info.world_size > 1:
             session.watch.add(lambda: host_calls.list_watched(world.get_world("jax.JaxTrainer")), _CAUSES)

@@ -46,7 +46,7 @@ Collective = Callable[[collective_world.Array], None]
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class CrossingPlan:
     """The arrays that travel in one call."""
 
     caller: str
@@ -71,7 +71,7 @@ class Plan:
         return int.from_bytes(digest.digest(), "little", signed=True)
 
 
-_plans: dict[int, Plan] = {}
+_plans: dict[int, CrossingPlan] = {}
 _handlers: list[object] = []
 _lock = threading.Lock()
 _samples: weakref.WeakKeyDictionary[collective_world.World, dict[int, Any]] = weakref.WeakKeyDictionary()
@@ -131,7 +131,7 @@ def _travel(
     names, sample = _take_sample(watched)
     if names:
         buffers.append(sample)
-    plan = Plan(
+    plan = CrossingPlan(
         caller=caller,
         op=op,
         leaves=leaves,
@@ -185,7 +185,7 @@ def _join(arrays: Sequence[object], group: Sequence[int], dtype: object) -> Any:
     return jnp.concatenate([jnp.asarray(arrays[number], dtype).reshape(-1) for number in group])
 
 
-def _call(plan: Plan, buffers: list[Any]) -> list[Any]:
+def _call(plan: CrossingPlan, buffers: list[Any]) -> list[Any]:
     """Call the host. Under `jax.vmap`, call it once for all elements of the batch."""
 
     @jax.custom_batching.custom_vmap  # type: ignore[untyped-decorator]  # JAX does not type it
@@ -212,7 +212,7 @@ def _call(plan: Plan, buffers: list[Any]) -> list[Any]:
     return list(call(*buffers))
 
 
-def _bind(plan: Plan, buffers: list[Any]) -> list[Any]:
+def _bind(plan: CrossingPlan, buffers: list[Any]) -> list[Any]:
     shapes = [jax.ShapeDtypeStruct(buffer.shape, buffer.dtype) for buffer in buffers]
     if not computes_here():
         return list(experimental.io_callback(_Copied(plan), shapes, *buffers, ordered=True))
@@ -247,7 +247,7 @@ class _Copied:
         plan: The arrays that travel.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: CrossingPlan) -> None:
         self._plan = plan
 
     def __call__(self, *given: object) -> list[collective_world.Array]:
@@ -256,7 +256,7 @@ class _Copied:
         return arrays
 
 
-def _reduce(plan: Plan, arrays: Sequence[collective_world.Array]) -> None:
+def _reduce(plan: CrossingPlan, arrays: Sequence[collective_world.Array]) -> None:
     if plan.visitor:
         _visitors[plan.visitor](_split(plan, arrays))
         return
@@ -270,7 +270,9 @@ def _reduce(plan: Plan, arrays: Sequence[collective_world.Array]) -> None:
         worker_session.get_session("jax.prepare_optimizer").watch.count_step()
 
 
-def _split(plan: Plan, arrays: Sequence[collective_world.Array]) -> list[tuple[trees.Leaf, collective_world.Array]]:
+def _split(
+    plan: CrossingPlan, arrays: Sequence[collective_world.Array]
+) -> list[tuple[trees.Leaf, collective_world.Array]]:
     """Return the leaves' parts of the buffers, in the order of the leaves."""
     found: dict[int, collective_world.Array] = {}
     for group, array in zip(plan.groups, arrays, strict=True):

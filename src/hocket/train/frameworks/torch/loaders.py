@@ -156,7 +156,7 @@ def _refuse_sampler(loader: data.DataLoader[Any], batching: samplers.Batching | 
 
 
 def _build_cursor(
-    loader: data.DataLoader[Any], batching: samplers.Batching, plan: samplers.Plan, batch_part: tuple[int, int]
+    loader: data.DataLoader[Any], batching: samplers.Batching, plan: samplers.SamplerPlan, batch_part: tuple[int, int]
 ) -> cursor_module.Cursor:
     if not getattr(loader, "in_order", True):  # new in torch 2.6
         raise ValueError(

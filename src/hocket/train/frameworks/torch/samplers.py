@@ -21,7 +21,7 @@ from hocket.data import ledger, order
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class SamplerPlan:
     """The rows that a ledger gives in place of a sampler."""
 
     num_rows: int
@@ -51,7 +51,9 @@ def read_batching(loader: data.DataLoader[Any]) -> Batching | None:
     return Batching(sampler=given.sampler, batch_size=given.batch_size, drop_last=bool(given.drop_last))
 
 
-def find_plan(loader: data.DataLoader[Any], batching: Batching | None, rank: int, world_size: int) -> Plan | None:
+def find_plan(
+    loader: data.DataLoader[Any], batching: Batching | None, rank: int, world_size: int
+) -> SamplerPlan | None:
     """Return the plan that replaces a loader's sampler; None if there is none."""
     if batching is None:
         return None
@@ -59,16 +61,16 @@ def find_plan(loader: data.DataLoader[Any], batching: Batching | None, rank: int
     generator = loader.generator or getattr(sampler, "generator", None)
     seed = generator.initial_seed() & order.MAX_SEED if isinstance(generator, torch.Generator) else 0
     if type(sampler) is data.SubsetRandomSampler:
-        return Plan(num_rows=len(sampler.indices), shuffle=True, seed=seed, rows=sampler.indices)
+        return SamplerPlan(num_rows=len(sampler.indices), shuffle=True, seed=seed, rows=sampler.indices)
     if type(sampler) is data.SequentialSampler:
-        return Plan(num_rows=len(sampler.data_source), shuffle=False, seed=seed)
+        return SamplerPlan(num_rows=len(sampler.data_source), shuffle=False, seed=seed)
     if type(sampler) is data.RandomSampler:
         num_rows = len(sampler.data_source)
         is_whole = not sampler.replacement and sampler.num_samples == num_rows
-        return Plan(num_rows=num_rows, shuffle=True, seed=seed) if is_whole else None
+        return SamplerPlan(num_rows=num_rows, shuffle=True, seed=seed) if is_whole else None
     if type(sampler) is distributed.DistributedSampler and (sampler.rank, sampler.num_replicas) == (rank, world_size):
         rows: Any = sampler.dataset
-        return Plan(num_rows=len(rows), shuffle=sampler.shuffle, seed=sampler.seed & order.MAX_SEED)
+        return SamplerPlan(num_rows=len(rows), shuffle=sampler.shuffle, seed=sampler.seed & order.MAX_SEED)
     return None
 
 

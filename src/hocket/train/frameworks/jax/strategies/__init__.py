@@ -13,7 +13,7 @@ from typing import Any, Final
 from hocket.train import strategies
 from hocket.train.frameworks import contract
 from hocket.train.frameworks.jax.strategies import on_arrays
-from hocket.train.frameworks.jax.strategies.strategy import Exchange as Exchange
+from hocket.train.frameworks.jax.strategies.strategy import JaxStrategy as JaxStrategy
 from hocket.train.frameworks.jax.strategies.strategy import build_conversion_error as build_conversion_error
 from hocket.train.rank import world
 from hocket.train.strategies import parameter_server
@@ -26,22 +26,24 @@ MODULES: Final[Mapping[type[strategies.Strategy], str]] = {
 }
 """The module of each override. A run needs one, so it is imported on use; `Sharded` imports `hocket.mesh`."""
 
-OVERRIDES: Final[Mapping[type[strategies.Strategy], Callable[[Any, strategies.Ranks], Exchange]]] = {
-    parameter_server.OpenParameterServer if kind is strategies.ParameterServer else kind: contract.open_late(module)
+OVERRIDES: Final[Mapping[type[strategies.Strategy], Callable[[Any, strategies.Ranks], JaxStrategy]]] = {
+    parameter_server.OpenParameterServer if kind is strategies.ParameterServer else kind: contract.open_late(
+        module, f"Jax{kind.__name__}"
+    )
     for kind, module in MODULES.items()
 }
 """The strategies with an override in JAX. There, a program carries the state between steps, and the ranks meet in a
 branch of the program."""
 
 
-def open_exchange(settings: strategies.Strategy, ranks: strategies.Ranks) -> Exchange:
+def open_exchange(settings: strategies.Strategy, ranks: strategies.Ranks) -> JaxStrategy:
     """Open a strategy in one rank: with JAX's override if there is one, otherwise on host arrays."""
     override = OVERRIDES.get(type(settings))
     if override is not None:
         return override(settings, ranks)
     joined = world.get_world("jax.JaxTrainer") if ranks.world_size > 1 else None
     opened = settings.open(strategies.Ranks(ranks.rank, ranks.world_size, joined))
-    if isinstance(opened, Exchange):
+    if isinstance(opened, JaxStrategy):
         return opened
     if isinstance(opened, strategies.StrategyRuntime):
         return on_arrays.OnArrays(opened, type(settings).__name__, ranks)

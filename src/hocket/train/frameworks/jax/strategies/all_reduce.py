@@ -20,7 +20,7 @@ _SHORT: Final[Mapping[str, object]] = {"fp16": jnp.float16, "bf16": jnp.bfloat16
 
 
 @final
-class Exchange(strategy.Exchange):
+class JaxAllReduce(strategy.JaxStrategy):
     """`AllReduce` at work in JAX: all gradients of a step travel in one call."""
 
     def __init__(self, settings: strategies.AllReduce, ranks: strategies.Ranks) -> None:

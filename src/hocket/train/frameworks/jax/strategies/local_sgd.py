@@ -35,7 +35,7 @@ class LocalSGDState(NamedTuple):
 
 
 @final
-class Exchange(strategy.Exchange):
+class JaxLocalSGD(strategy.JaxStrategy):
     """`LocalSGD` at work in JAX. It keeps no state; see `LocalSGDState`."""
 
     def __init__(self, settings: strategies.LocalSGD, ranks: strategies.Ranks) -> None:

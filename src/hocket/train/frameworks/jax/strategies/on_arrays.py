@@ -73,7 +73,7 @@ class TreeModel(strategies.HostModel):
 
 
 @final
-class OnArrays(strategy.Exchange):
+class OnArrays(strategy.JaxStrategy):
     """A strategy at work on host arrays.
 
     Args:
@@ -89,7 +89,7 @@ class OnArrays(strategy.Exchange):
         if runtime.takes_steps:
             raise ValueError(
                 f"{name} takes steps in the optimizer's place and needs its learning rate, which optimizers of optax "
-                "do not expose. Have the strategy average gradients, or return an Exchange for JAX from its open()."
+                "do not expose. Have the strategy average gradients, or return a JaxStrategy for JAX from its open()."
             )
         self._runtime = strategies.open_next(runtime)
         self._name = name

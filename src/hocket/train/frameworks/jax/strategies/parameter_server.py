@@ -57,11 +57,11 @@ class ServerOptimizer(NamedTuple):
     update: Any
 
 
-_exchanges: weakref.WeakKeyDictionary[worker_session.WorkerSession, Exchange] = weakref.WeakKeyDictionary()
+_exchanges: weakref.WeakKeyDictionary[worker_session.WorkerSession, JaxParameterServer] = weakref.WeakKeyDictionary()
 
 
 @final
-class Exchange(strategy.Exchange):
+class JaxParameterServer(strategy.JaxStrategy):
     def __init__(self, settings: parameter_server.OpenParameterServer, ranks: strategies.Ranks) -> None:
         self._client = ps_client.open_client(settings, "jax.JaxTrainer")
         self._made: dict[str, Any] = {}

@@ -29,7 +29,7 @@ from hocket.train.frameworks.jax.strategies import strategy
 
 
 @final
-class Exchange(strategy.Exchange):
+class JaxSharded(strategy.JaxStrategy):
     """`Sharded` at work in JAX, with the sharding of each parameter."""
 
     needs_equal_rows = True

@@ -18,7 +18,7 @@ from hocket.train import strategies
 from hocket.train.frameworks.jax import trees
 
 
-class Exchange(strategies.NativeStrategy):
+class JaxStrategy(strategies.NativeStrategy):
     """A strategy at work in one rank, on pytrees.
 
     If there are several ranks, they are joined: `hocket.train.world.get_world` returns their collectives.

@@ -35,7 +35,7 @@ class _Plan(NamedTuple):
 
 
 @final
-class Exchange(strategy.Exchange):
+class TorchAllReduce(strategy.TorchStrategy):
     """`AllReduce` at work: DistributedDataParallel averages gradients in the backward pass."""
 
     averages_others = True

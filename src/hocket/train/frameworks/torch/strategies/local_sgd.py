@@ -19,7 +19,7 @@ STATE_KEY: Final = "hocket.local_sgd"
 
 
 @final
-class Exchange(strategy.Exchange):
+class TorchLocalSGD(strategy.TorchStrategy):
     """`LocalSGD` at work. Each optimizer has `_Meetings`, which use a hook before a step to see closures."""
 
     needs_optimizer = True

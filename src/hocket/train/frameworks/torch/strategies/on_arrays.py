@@ -129,7 +129,7 @@ class TorchModel(strategies.HostModel):
 
 
 @final
-class OnArrays(strategy.Exchange):
+class OnArrays(strategy.TorchStrategy):
     """A strategy at work on host arrays.
 
     Args:

@@ -35,7 +35,7 @@ optimizer, prepared or not."""
 
 
 @final
-class Exchange(strategy.Exchange):
+class TorchParameterServer(strategy.TorchStrategy):
     needs_optimizer = True
     shares_gradients = False
 

@@ -47,7 +47,7 @@ from hocket.train.rank import usage
 
 
 @final
-class Exchange(strategy.Exchange):
+class TorchSharded(strategy.TorchStrategy):
     """`Sharded` at work: it changes layers once, and autograd does the rest."""
 
     averages_others = True

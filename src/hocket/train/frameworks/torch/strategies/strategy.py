@@ -15,7 +15,7 @@ import torch
 from hocket.train import strategies
 
 
-class Exchange(strategies.NativeStrategy):
+class TorchStrategy(strategies.NativeStrategy):
     """A strategy at work in one rank, on torch's own objects.
 
     `hocket.train.strategies.Strategy.open` of a strategy for PyTorch alone returns one.
