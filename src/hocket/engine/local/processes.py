@@ -184,8 +184,10 @@ class GuardianProcess:
             if code < 0
             else f"It exited with code {code}. "
         )
-        said = os.pread(self._words_fd, WORDS_BYTES, max(0, os.fstat(self._words_fd).st_size - WORDS_BYTES))
-        text = said.decode(errors="replace").strip()
+        size = os.fstat(self._words_fd).st_size
+        said = os.pread(self._words_fd, 8 * WORDS_BYTES, max(0, size - 8 * WORDS_BYTES))
+        crash = said.rfind(b"Fatal Python error")  # the cause and the latest calls follow it, and the oldest are last
+        text = (said[-WORDS_BYTES:] if crash < 0 else said[crash:][:WORDS_BYTES]).decode(errors="replace").strip()
         return f"{how}Its last words:\n{text}\n" if text else how
 
     def read_status(self, worker_id: int) -> int:
