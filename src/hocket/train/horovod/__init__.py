@@ -1,8 +1,8 @@
 """Horovod's functions, for programs written for Horovod: ``import hocket.train.horovod.torch as hvd``.
 
-This is a thin layer. `place` knows the calling rank; `torch`, `keras` and `jax` have the functions for tensors. The
-adapters of those names in `hocket.train` do the work. New programs should use them directly: they overlap communication
-with the backward pass, split the data, and save positions. Importing this package imports no framework.
+`torch`, `keras` and `jax` have the functions; `hocket.compat.horovod` implements them as a thin layer over the adapters
+of those names in `hocket.train`. New programs should use the adapters directly: they overlap communication with the
+backward pass, split the data, and save positions. Importing this package imports no framework.
 """
 
 from __future__ import annotations
