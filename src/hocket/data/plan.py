@@ -19,7 +19,8 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from hocket.data import block_reads, blocks, order, relations, scans, steps
+from hocket.data import block_reads, blocks, order, relations, steps
+from hocket.data.sources import scans
 
 BLOCKS_PER_ACTOR: Final = 2
 """How many blocks an actor has at a time: the current and the next."""

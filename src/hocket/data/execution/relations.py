@@ -20,8 +20,9 @@ import numpy as np
 from hocket import extras
 from hocket.core import api, scopes, session
 from hocket.data import aggregate as aggregates
-from hocket.data import arrow, block_reads, blocks, columns, relations, scans, settings, steps, transport
+from hocket.data import arrow, block_reads, blocks, columns, relations, settings, steps, transport
 from hocket.data.execution import scratch, tasks
+from hocket.data.sources import scans
 from hocket.engine import contract
 
 _FEWEST_ROWS, _MOST_ROWS = 1 << 10, 1 << 20

@@ -11,8 +11,9 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from hocket.core import api, scopes
-from hocket.data import block_reads, blocks, order, plan, scans, settings
+from hocket.data import block_reads, blocks, order, plan, settings
 from hocket.data.execution import pools, rearranging, records, relations, tasks
+from hocket.data.sources import scans
 
 Blocks: TypeAlias = Iterator[block_reads.Held | block_reads.Stored]
 

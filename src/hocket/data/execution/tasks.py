@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, final
 
 from hocket.core import api, scopes, session
-from hocket.data import block_reads, blocks, plan, scans, settings
+from hocket.data import block_reads, blocks, plan, settings
 from hocket.data import steps as steps_module
+from hocket.data.sources import scans
 from hocket.engine import contract
 
 MOST_AHEAD: Final = 4

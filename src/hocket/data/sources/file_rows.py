@@ -1,4 +1,4 @@
-"""Rows of Parquet files that the table engine (DuckDB) reads itself: see `hocket.data.scans`."""
+"""Rows of Parquet files that the table engine (DuckDB) reads itself: see `hocket.data.sources.scans`."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final, runtime_checkable
 
-from hocket.data import arrow, block_reads, blocks
+from hocket.data import arrow, blocks
 from hocket.data.expressions import tree
 from hocket.data.sources import file_rows
 
@@ -31,8 +31,14 @@ _MOST_EXACT: Final = 1 << 53
 
 
 @runtime_checkable
-class ScanRead(block_reads.Read, Protocol):
+class ScanRead(Protocol):
     """A read of rows of a file."""
+
+    num_bytes: int | None
+    """Size of the block, if known."""
+
+    def __call__(self) -> blocks.Block:
+        """Return the rows in a block."""
 
     def locate_rows(self) -> file_rows.FileRows | None:
         """Return the file and its rows; None if the table engine cannot read exactly these."""
@@ -50,7 +56,7 @@ class ScanStep(Protocol):
 class Scan:
     """A table of rows of files."""
 
-    reads: tuple[block_reads.Read, ...]
+    reads: tuple[ScanRead, ...]
     files: tuple[file_rows.FileRows, ...]
     types: Mapping[str, Any]
     """The columns, and their types."""
@@ -105,15 +111,18 @@ class Scan:
             yield block
 
 
-def open_scan(reads: Sequence[block_reads.Read]) -> Scan | None:
+def open_scan(reads: Sequence[object]) -> Scan | None:
     """Return the scan of some reads; None if the table engine cannot read all of them alike."""
+    found: list[ScanRead] = []
     files: list[file_rows.FileRows] = []
     for read in reads:
         rows = read.locate_rows() if isinstance(read, ScanRead) else None
         if rows is None or not rows.is_readable() or (files and rows.types != files[0].types):
             return None
+        assert isinstance(read, ScanRead), "it has located rows"
+        found.append(read)
         files.append(rows)
-    return Scan(reads=tuple(reads), files=tuple(files), types=files[0].types) if files else None
+    return Scan(reads=tuple(found), files=tuple(files), types=files[0].types) if files else None
 
 
 def quote(name: str) -> str:
