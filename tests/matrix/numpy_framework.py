@@ -1,8 +1,7 @@
 """A framework in one small file: linear models of numpy arrays, and stochastic gradient descent.
 
-It stands on what every framework stands on: the contract of frameworks, the ranks' collectives (`hocket.train.world`),
-strategies on host arrays, the sample ledger and the rank's session. So it has each strategy and each feature; the
-matrix of frameworks has a row for each.
+It has every strategy and every feature of the matrix of frameworks, from the base of frameworks on the host, the sample
+ledger and the rank's session.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import numpy as np
 
 from hocket import ps, train
 from hocket.data import loader
-from hocket.train import strategies, world
-from hocket.train.frameworks import contract, rank_states
+from hocket.train import strategies
+from hocket.train.frameworks import host
 from hocket.train.rank import worker_session
 from hocket.train.strategies import Array, hosting
 
@@ -59,15 +58,10 @@ class Model(strategies.HostModel):
 
     def take(self, rows: Array, errors: Array, num_rows: int) -> None:
         """Take a step against the derivatives of each row's loss by its outputs."""
-        flat = strategies.flatten_gradients([rows.T @ errors / len(rows), errors.mean(0)])
-        if self.runtime.takes_steps:
-            self.runtime.choose([0, 1])
-            self.runtime.take_step(flat, self.lr, counts=num_rows > 0)
-            self.write_flat(flat[:-1])
-        else:
-            if self.runtime.averages_gradients:
-                self.runtime.average(flat, num_rows)
-            self.write_flat(self.read_flat() - np.float32(self.lr) * flat[:-1])
+        gradients = [rows.T @ errors / len(rows), errors.mean(0)]
+        shared = host.share_gradients(self.runtime, self, gradients, self.lr, num_rows)
+        for parameter, gradient in zip((self.kernel, self.bias), shared, strict=False):
+            parameter[...] = parameter - np.float32(self.lr) * gradient
         self.count += 1
         self.runtime.after_steps(self, 1)
 
@@ -92,33 +86,10 @@ class Rows(loader.WeighedLoader):
         return self._hand_out(lambda: begun)
 
 
-class Framework(contract.Framework[rank_states.RuntimeState]):
+class Framework(host.HostFramework):
     """numpy, as training needs it."""
 
     name = "numpy"
-
-    def open(self, session: Any, strategy: strategies.Strategy, caller: str) -> rank_states.RuntimeState:
-        return rank_states.RuntimeState(world.get_world(caller), strategy)
-
-    def to_host(self, values: Any, caller: str) -> Array:
-        if not isinstance(values, np.ndarray | np.generic):
-            raise TypeError(f"{caller} takes an array, but received {values!r}. Write np.array(values).")
-        return np.asarray(values)
-
-    def from_host(self, array: Array) -> Array:
-        return array.copy()
-
-    def cross(self, arrays: Sequence[Array], change: contract.Change) -> list[Array]:
-        found = [array.copy() for array in arrays]
-        change([array.reshape(-1) for array in found])
-        return found
-
-    def list_weights(self, model: Model) -> list[tuple[str, Array]]:
-        return [("kernel", model.kernel.copy()), ("bias", model.bias.copy())]
-
-    def set_weights(self, model: Model, arrays: Sequence[Array]) -> Model:
-        model.write(arrays)
-        return model
 
     def convert_optimizer(self, optimizer: Any, parameter: Any) -> ps.Optimizer:
         if optimizer != "sgd":
@@ -134,12 +105,7 @@ FRAMEWORK: Final = Framework()
 
 def prepare(model: Model) -> Model:
     """Have a model trained by all ranks, from rank 0's parameters."""
-    joined = world.get_world("numpy")
-    flat = model.read_flat()
-    joined.broadcast(flat)
-    model.write_flat(flat)
-    model.runtime = FRAMEWORK.get_state("prepare").runtime.open_next()
-    model.runtime.begin(model)
+    model.runtime = FRAMEWORK.prepare(model)
     return model
 
 
