@@ -41,7 +41,7 @@ LOADS = {
     # A program's first lines. The engine itself is loaded by `init`.
     "import hocket; hocket.init, hocket.remote, hocket.get": (41, ""),
     # pyarrow, pandas and duckdb come with the first block that is theirs.
-    "from hocket import data; data.Dataset, data.range, data.read_parquet": (128, "numpy"),
+    "from hocket import data; data.Dataset, data.range, data.read_parquet": (130, "numpy"),
     "from hocket import mesh; mesh.Mesh, mesh.Layout, mesh.create_mesh": (15, "numpy"),
     "from hocket import ps; ps.Coordinator, ps.ParameterServerStrategy, ps.Variable": (120, "numpy"),
     # The runs of trainers are in it, because a trial may be one; Optuna comes with its searcher.

@@ -231,7 +231,7 @@ def test_nans_that_are_lost_are_found() -> None:
             found = TestWorldInTurns().run(size, function, *args)
             return [[np.nan_to_num(np.frombuffer(data)).tobytes() for data in one] for one in found]
 
-    with pytest.raises(AssertionError, match="SUM makes numbers of NaNs"):
+    with pytest.raises(AssertionError, match="SUM turns NaNs into numbers"):
         Losing().test_all_ranks_have_the_same_zeros_and_nans(2)
 
 

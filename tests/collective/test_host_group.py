@@ -371,7 +371,7 @@ def test_a_call_with_wrong_arguments_leaves_the_group_as_it_is(tmp_path: Path) -
     for texts, total in run(body, 2, tmp_path):
         assert total == 2.0
         assert texts[0] == "targets must be 2 parts of 8 elements, one for each rank, but received [8]."
-        assert texts[6] == "root must be a rank below 2, but received 2."
+        assert texts[6] == "root must be one of the ranks 0 to 1, but received 2."
         assert "op=SUM does not support datetime64[s]" in texts[8]
 
 

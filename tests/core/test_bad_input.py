@@ -96,7 +96,7 @@ def test_decorating_twice() -> None:
 
 
 def test_direct_calls() -> None:
-    with pytest.raises(TypeError, match=r"Instead of add\(\.\.\.\) write add\.remote\(\.\.\.\)"):
+    with pytest.raises(TypeError, match=r"Instead of add\(\.\.\.\) write hocket\.get\(add\.remote\(\.\.\.\)\)"):
         hocket.remote(add)(1)  # type: ignore[operator]
     with pytest.raises(TypeError, match=r"Instead of Thing\(\) write Thing\.remote\(\)"):
         hocket.remote(Thing)(1)

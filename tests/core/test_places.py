@@ -31,7 +31,8 @@ def test_address_and_another_engine(monkeypatch: pytest.MonkeyPatch, engine: str
         hocket.init(NOWHERE, engine=engine)
     monkeypatch.setenv("HOCKET_ADDRESS", NOWHERE)
     with pytest.raises(
-        ValueError, match=rf"the environment variable HOCKET_ADDRESS='{NOWHERE}' asks for .* address='local' says"
+        ValueError,
+        match=rf"the environment variable HOCKET_ADDRESS='{NOWHERE}' names a Ray cluster, .* address='local' means",
     ):
         hocket.init(engine=engine)
     with hocket.init(address="local", engine=engine) as context:

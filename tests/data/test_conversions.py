@@ -81,7 +81,9 @@ def test_jax_gets_arrays() -> None:
     for padding, filled in ((-1, [2, -1]), ({"id": 7.0}, [2, 7])):
         assert list(data.range(3).iter_jax_batches(batch_size=2, paddings=padding))[1]["id"].tolist() == filled
     for bad in (0.5, float("nan")):
-        with pytest.raises(ValueError, match=r"paddings has .* for 'id', whose numbers are int64, which has no such"):
+        with pytest.raises(
+            ValueError, match=r"paddings has .* for 'id', but this column holds int64, which has no such"
+        ):
             list(data.range(3).iter_jax_batches(batch_size=2, paddings=bad))
 
 

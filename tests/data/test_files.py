@@ -704,7 +704,7 @@ def test_other_libraries_datasets() -> None:
     wrong: Any = [1]
     with pytest.raises(TypeError, match=r"from_tf\(\) takes a tf.data.Dataset"):
         data.from_tf(wrong)
-    with pytest.raises(TypeError, match=r"takes one split, but received \['test', 'train'\]"):
+    with pytest.raises(TypeError, match=r"takes one split, but received a dict of splits: \['test', 'train'\]"):
         data.from_huggingface({"train": 1, "test": 2})
 
 

@@ -148,7 +148,7 @@ def test_expressions(expr: Any, expected: object) -> None:
 
 def test_wrong_orders() -> None:
     with pytest.raises(
-        ValueError, match=r"sort\(\) takes an order, \('ascending', 'descending'\), .* \('up', 'at_end'\)"
+        ValueError, match=r"sort\(\) takes an order from \('ascending', 'descending'\), .* \('up', 'at_end'\)"
     ):
         col("l").list.sort(order="up")
 

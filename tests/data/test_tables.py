@@ -205,7 +205,9 @@ def test_all_columns_of_numbers() -> None:
     assert rows.groupby("k").mean().take_all() == [{"k": 1, "mean(x)": 3.0, "mean(y)": 0.5}]
     assert rows.groupby("k").std(ddof=0).take_all() == [{"k": 1, "std(x)": 1.0, "std(y)": 0.0}]
     assert data.from_items([]).groupby("k").sum().take_all() == []
-    with pytest.raises(ValueError, match=r"sum\(\) takes all columns of numbers except the keys, .* include none"):
+    with pytest.raises(
+        ValueError, match=r"sum\(\) without a name takes all columns of numbers except the keys, .* include none"
+    ):
         rows.select_columns(["k", "s"]).groupby("k").sum()
 
 

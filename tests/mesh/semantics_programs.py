@@ -173,7 +173,9 @@ def check_making(grid: mesh.Mesh) -> None:
         from torch import distributed
 
         dims = {"x": 4} if distributed.get_rank() == 2 else {"x": 2, "y": 2}
-        with pytest.raises(ValueError, match=r"rank 0 has \(\('x', 2\), \('y', 2\)\) and rank 2 has \(\('x', 4\),\)"):
+        with pytest.raises(
+            ValueError, match=r"rank 0 makes \(\('x', 2\), \('y', 2\)\) and rank 2 makes \(\('x', 4\),\)"
+        ):
             mesh.create_mesh(dims, framework="torch")
     mesh.barrier(grid)
     assert make_grid(grid.framework) == grid

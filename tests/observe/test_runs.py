@@ -239,7 +239,7 @@ def test_what_is_no_file_holds_up_nobody(tmp_path: Path, kind: str) -> None:
     assert history.find_runs(tmp_path) == [tmp_path / "good"]
     with pytest.raises(FileNotFoundError):
         history.RunHistory(path.parent)
-    with pytest.warns(UserWarning, match="the training goes on"):
+    with pytest.warns(UserWarning, match="The training goes on"):
         begin(path.parent).end(None)
 
 
@@ -257,7 +257,7 @@ def test_the_end_is_written_behind_a_torn_line(tmp_path: Path, monkeypatch: pyte
     written = begin(tmp_path)
     add(written, {"loss": 1.0})
     is_full = True
-    with pytest.warns(UserWarning, match="the training goes on: .*No space left"):
+    with pytest.warns(UserWarning, match="No space left.* The training goes on"):
         add(written, {"loss": 0.5})
     is_full = False
     add(written, {"loss": 0.25})  # it would have the wrong number

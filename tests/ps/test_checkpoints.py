@@ -246,7 +246,7 @@ def _flip(file: Path) -> None:
             "manifest.json",
             lambda file: file.write_text("[1]"),
             ps.CheckpointDamagedError,
-            "is damaged: it is no manifest",
+            "is damaged: it is not a manifest",
         ),
         ("weights/value.npy", _flip, ps.CheckpointDamagedError, "is damaged: it has changed since it was written"),
         (

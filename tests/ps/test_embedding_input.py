@@ -39,7 +39,7 @@ def _push(values: Any, ids: Any) -> Callable[[Any, ps.ParameterServerStrategy], 
         (lambda table, _: table.pull([-1]), IndexError, "has the ids 0 to 9, but received -1"),
         (lambda table, strategy: strategy.pull([table]), TypeError, r"the table `table`\. Write table\.pull\(ids\)"),
         (lambda table, _: table.lookup([0.5]), TypeError, "Ids of `table` are whole numbers, but received float64"),
-        (lambda table, _: table.assign_rows([1, 1], np.ones((2, 2))), ValueError, "An id of `table` is named twice"),
+        (lambda table, _: table.assign_rows([1, 1], np.ones((2, 2))), ValueError, "An id of `table` is given twice"),
         (
             lambda table, _: table.assign_rows([1], np.ones((1, 3))),
             ValueError,
@@ -68,7 +68,7 @@ def test_what_a_table_is_asked_wrongly(
 @pytest.mark.parametrize(
     ("arguments", "settings", "message"),
     [
-        ((0, 4), {}, r"has 1 row or more, but received 0"),
+        ((0, 4), {}, r"must have 1 row or more, but received 0"),
         ((4, 0), {}, "dim must be 1 or more, but received 0"),
         ((None, 4), {}, r"but received None\. Write capacity=1_000_000"),
         ((4, 4), {"capacity": 9}, r"capacity and eviction are only for ps.Embedding\(None, 4, ...\)"),
@@ -78,7 +78,7 @@ def test_what_a_table_is_asked_wrongly(
         (
             (10, 3),
             {"name": "table", "exist_ok": True},
-            "but it is a table of 10 x 2 float32, and a table of 10 x 3 float32 was asked for",
+            "already exists as a table of 10 x 2 float32, but received a table of 10 x 3 float32",
         ),
     ],
 )

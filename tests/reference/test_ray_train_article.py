@@ -168,7 +168,7 @@ results = tuner.fit()
     refusal = programs.read_refusal(
         programs.run(f'{search}print(results.get_best_result(metric="score", mode="min").config)', tmp_path)
     )
-    assert "No trial has reported the metric 'score'; they have ['acc']" in refusal
+    assert "No trial has reported the metric 'score'; the reported metrics are ['acc']" in refusal
 
 
 @pytest.mark.long

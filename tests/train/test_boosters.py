@@ -300,7 +300,7 @@ def test_ranks_that_train_for_other_rounds_are_named(session: hocket.SessionCont
 def test_bad_input(tmp_path: Path, library: str) -> None:
     trainer = name_trainer(library)
     callback = get_callback(library)
-    with pytest.raises(DeprecationWarning, match=r"params=\.\.\.\) trained without a function"):
+    with pytest.raises(DeprecationWarning, match=r"params=\.\.\.\) is not supported, .* trained without a function"):
         trainer(train_together, params={"eta": 0.1})
     with pytest.raises(TypeError, match="train_loop_per_worker must be a function"):
         trainer(None)

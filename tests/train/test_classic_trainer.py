@@ -484,7 +484,7 @@ def test_bad_runs(trainer: train.Trainer, arguments: dict[str, Any], error: type
 
 
 def test_bad_values_inside(trainer: train.Trainer) -> None:
-    with pytest.raises(ValueError, match=r"report\(\) takes what can be pickled"):
+    with pytest.raises(ValueError, match=r"report\(\) takes values that can be pickled"):
         trainer.run(lambda: train.report(made=threading.Lock()))
     with pytest.raises(ValueError, match=r"num_to_keep must be 0 or more"):
         train.CheckpointStrategy(num_to_keep=-1)

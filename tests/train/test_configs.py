@@ -139,7 +139,11 @@ class NoText:
             ValueError,
             "the address 'floppy://a/x' has the unknown scheme 'floppy'. Write a path of this machine, s3://",
         ),
-        (lambda: train.RunConfig(storage_path=Path("floppy://x")), ValueError, "in the address 'floppy:/x'"),
+        (
+            lambda: train.RunConfig(storage_path=Path("floppy://x")),
+            ValueError,
+            "the address 'floppy:/x' has the unknown scheme",
+        ),
         (lambda: train.RunConfig(storage_path="s3://b/x?speed=9"), ValueError, "has the unknown option 'speed'"),
         (lambda: train.Checkpoint("floppy://a/x"), ValueError, "Checkpoint.* has the unknown scheme 'floppy'"),
         (lambda: makers.Checkpoint("x", filesystem=1), TypeError, "Checkpoint.* filesystem must be one of pyarrow's"),
@@ -223,7 +227,7 @@ def give() -> Iterator[int]:
             wait,
             {},
             TypeError,
-            "must run when it is called, but `wait` only makes a coroutine. Write a function that runs",
+            "must do its work when it is called, but `wait` only makes a coroutine. Write a function that runs",
         ),
         (give, {}, TypeError, "must do its work when it is called, but `give` only makes a generator."),
         (

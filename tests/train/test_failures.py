@@ -300,7 +300,7 @@ def test_what_cannot_be_started_is_tried_again_as_often_as_it_says(
         fit(report_and_stay, tmp_path, failure_config=limit)
     assert isinstance(caught.value.controller_failure, train.TrainingFailedError)
     told = [record.getMessage() for record in caplog.records if record.name == "hocket.train"]
-    assert [line.count("2 that controller_failure_limit allows") for line in told] == [1, 1]
+    assert [line.count("of 2, which controller_failure_limit allows") for line in told] == [1, 1]
     quiet = train.LoggingConfig(log_level="error")
     with pytest.raises(train.ControllerError):
         fit(report_and_stay, tmp_path, failure_config=limit, logging_config=quiet)

@@ -106,7 +106,7 @@ def test_chunks_that_are_lost_repeated_or_swapped_never_make_another_folder(
 
 def test_a_stream_that_is_torn_says_where(tmp_path: Path) -> None:
     given = pack(make_folder(tmp_path / "source", {"a": b"12345", "b": b"67890"}), 3)
-    match = r"^Rank 1's part of a checkpoint did not arrive whole: the stream ended after 0 whole files, and 'a' ended after 3 bytes\."
+    match = r"^Rank 1's part of a checkpoint did not arrive whole: the stream ended after 0 complete files, and file 'a' ended after 3 bytes\."
     with pytest.raises(train.TransferError, match=match):
         unpack(tmp_path / "target", given[:1])
     with pytest.raises(train.TransferError, match="file 'b' began before the end of 'a'"):
@@ -120,6 +120,6 @@ def test_a_commits_digest_is_what_counts(tmp_path: Path) -> None:
     known = {"a": storage.FileRecord(7, "0" * 64)}
     given = list(file_chunks.pack(str(source), [], ["a"], known))
     with pytest.raises(
-        train.TransferError, match=rf"7 bytes with sha256 {'0' * 64} were sent, 7 bytes with sha256 [1-9a-f]"
+        train.TransferError, match=rf"7 bytes with sha256 {'0' * 64} were sent, but 7 bytes with sha256 [1-9a-f]"
     ):
         unpack(tmp_path / "target", given)

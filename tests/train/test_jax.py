@@ -392,9 +392,9 @@ def step_more_often() -> None:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (differ_in_shape, r"average_gradients\(\) was given different arrays .* 'a' is float32\[4\] in rank 1 and float32\[3\] in rank 0"),
+        (differ_in_shape, r"average_gradients\(\) received different arrays .* 'a' is float32\[4\] in rank 1 and float32\[3\] in rank 0"),
         (differ_in_shape_only, r"'a' is float32\[2,3\] in rank 1 and float32\[3,2\] in rank 0"),
-        (differ_in_structure, r"prepare_params\(\) was given .* rank 1 has no 'c'; rank 1 has 'b', which rank 0 has not"),
+        (differ_in_structure, r"prepare_params\(\) received .* rank 1 has no 'c'; rank 1 has 'b', which rank 0 does not have"),
         (differ_later, r"calls all_(reduce|gather)\(.*All ranks must call the same operations"),
         (step_more_often, r"Rank 0 \(pid \d+\) has left the group, but rank 1 waits for it in all_reduce"),
     ],

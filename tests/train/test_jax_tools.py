@@ -137,7 +137,7 @@ def test_checkpoints_refuse_what_they_cannot_keep(tmp_path: Path) -> None:
     params = {"a": jnp.ones(3), "b": jnp.ones(2)}
     hocket_jax.save_pytree(path, params)
     for other, message in (
-        ({"a": jnp.ones(3)}, "file.npz' is of another model, or of another optimizer: the file has 'b', which the model has not"),
+        ({"a": jnp.ones(3)}, "file.npz' does not fit this model or this optimizer: the file has 'b', which the model does not have"),
         ({**params, "c": jnp.ones(1)}, "the file has no 'c'. Build the model that was saved"),
         ({**params, "b": jnp.ones(4)}, r"'b' is float32\[2\] in the file and float32\[4\] in the model"),
         ({**params, "b": jnp.ones(2, jnp.int32)}, r"'b' is float32\[2\] in the file and int32\[2\] in the model"),

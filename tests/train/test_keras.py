@@ -577,7 +577,7 @@ def test_bad_arrays_are_refused() -> None:
             hocket_keras.prepare_arrays(x, name="train")
     with (
         be_rank(positions={"train": data.state_dict()}),
-        pytest.raises(ValueError, match=r"has a position for this loader \(name='train'\) that does not fit it"),
+        pytest.raises(ValueError, match=r"position for this loader \(name='train'\) does not fit it"),
     ):
         hocket_keras.prepare_arrays(np.zeros((7, 2)), name="train")
 

@@ -587,7 +587,7 @@ def test_bad_loaders_are_refused() -> None:
         ):
             hocket_torch.prepare_data_loader(build(7, 2, drop_last=True))
         with pytest.raises(
-            ValueError, match=r"has 0 rows, .* needs 1 or more, so an epoch would have no step\. Look at"
+            ValueError, match=r"has 0 rows, .* needs 1 or more, so an epoch would have no step\. Check the data"
         ):
             hocket_torch.prepare_data_loader(build(0, 2))
         with pytest.raises(ValueError, match="has in_order=False, but its position can be known only"):

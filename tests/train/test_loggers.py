@@ -345,7 +345,7 @@ def test_keys_of_a_curve_are_names_in_a_list() -> None:
 def test_a_full_disk_ends_the_log_and_not_the_training(tmp_path: Path) -> None:
     logger = loggers.JsonLinesLogger("/dev/full")
     for _ in range(2):  # it tries again with the next run
-        with pytest.warns(UserWarning, match=r"JsonLinesLogger writes nothing more of this run.*No space left") as told:
+        with pytest.warns(UserWarning, match=r"JsonLinesLogger could not write, .*No space left") as told:
             result = fit(tmp_path, logger, loggers.CsvLogger())
         assert len(told) == 1
         assert len(result.metrics_history) == 4

@@ -333,7 +333,7 @@ def test_what_servers_refuse_of_keras_is_refused_with_what_to_write_instead(
 @pytest.mark.filterwarnings("ignore:fit.. of 'sequential.*' received the same rows in all 2 ranks")
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="needs ranks in one process")
 def test_ranks_that_step_apart_have_no_averages_of_their_own(here: None, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"use_ema=True\) puts .* Leave it out, or use the strategy AllReduce"):
+    with pytest.raises(ValueError, match=r"use_ema=True\) would put .* Leave it out, or use the strategy AllReduce"):
         fit(hocket_keras.KerasTrainer, tmp_path, oracle_keras.train_once, LocalSGD(2), 2, {"name": "ema"})
 
 

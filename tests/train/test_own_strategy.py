@@ -266,7 +266,7 @@ def test_what_jax_cannot_do_is_refused(tmp_path: Path) -> None:
         optimizer.update(params, optimizer.init(params))
 
     for function, strategy, message in (
-        (average, STRATEGY, "ElasticAveraging works on the parameters too"),
+        (average, STRATEGY, "With ElasticAveraging the optimizer's step shows the strategy the parameters"),
         (forget_state, STRATEGY, "ElasticAveraging needs the state of a prepared optimizer"),
         (forget_params, STRATEGY, "ElasticAveraging works on the parameters, but .* without them"),
         (average, Steps(), "Steps takes steps in the optimizer's place and needs its learning rate"),
@@ -369,7 +369,7 @@ def test_error_of_close_does_not_hide_the_functions_own(tmp_path: Path) -> None:
     FRAMEWORKS["fails"] = ("torch", "TorchTrainer", fail, {})
     with pytest.raises(ValueError, match="the one to see") as caught:
         fit("fails", tmp_path, 0, FailsToClose())
-    assert caught.value.__notes__ == ["The strategy could not be closed then: OSError: cannot close"]
+    assert caught.value.__notes__ == ["After that, the strategy could not be closed: OSError: cannot close"]
     with pytest.raises(OSError, match="cannot close"):
         fit("torch", tmp_path, 0, FailsToClose())
     del FRAMEWORKS["fails"]

@@ -128,7 +128,7 @@ def test_one_rank_takes_the_steps_of_plain_keras(here: None, tmp_path: Path, nam
     [
         (lambda: keras.optimizers.Lion(0.1), "have no Lion. Use one of keras.optimizers: SGD, Adam, AdamW, Adagrad"),
         (lambda: keras.optimizers.Adam(0.1, clipnorm=1.0), r"have no Adam\(clipnorm=1.0\). Leave clipnorm out"),
-        (lambda: keras.optimizers.Adagrad(0.1, weight_decay=0.1), r"have no Adagrad\(weight_decay=0.1\) as Keras"),
+        (lambda: keras.optimizers.Adagrad(0.1, weight_decay=0.1), r"have no Adagrad\(weight_decay=0.1\), as Keras"),
         (
             lambda: keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.1),
             "have no SGD with both momentum=0.9 and weight_decay=0.1",

@@ -238,7 +238,7 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
         ValueError, match=r"TensorFlow has no strategy='ps'\. Write strategy='parameter_server', .*MultiWorker"
     ):
         build("ps")
-    with pytest.raises(ValueError, match=r"takes no strategy=LocalSGD.*strategy='parameter_server' for servers"):
+    with pytest.raises(ValueError, match=r"cannot use strategy=LocalSGD.*strategy='parameter_server' for servers"):
         build(train.strategies.LocalSGD(2))
     with pytest.raises(ValueError, match=r"needs one worker process or more, .* num_workers=0\. .*num_workers=1"):
         build("parameter_server", 0)

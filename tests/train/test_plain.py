@@ -69,9 +69,9 @@ def test_what_has_one_meaning_is_converted(given: object, found: object) -> None
 @pytest.mark.parametrize(
     ("given", "kind", "message"),
     [
-        ({(1, 2): 3}, TypeError, r"^Keys of metrics must be texts, but metrics has the key \(1, 2\) \(tuple\)"),
-        ({"a": {1: 2}}, TypeError, r"^Keys of metrics must be texts, but metrics\['a'\] has the key 1 \(int\)"),
-        ({"a": b"bytes"}, TypeError, r"^metrics\['a'\] is b'bytes' \(bytes\), but metrics take numbers, texts"),
+        ({(1, 2): 3}, TypeError, r"^Keys of metrics must be strings, but metrics has the key \(1, 2\) \(tuple\)"),
+        ({"a": {1: 2}}, TypeError, r"^Keys of metrics must be strings, but metrics\['a'\] has the key 1 \(int\)"),
+        ({"a": b"bytes"}, TypeError, r"^metrics\['a'\] is b'bytes' \(bytes\), but metrics take numbers, strings"),
         ({"a": [1, {2}]}, TypeError, r"^metrics\['a'\]\[1\] is \{2\} \(set\)"),
         ({"a": Unprintable()}, TypeError, r"^metrics\['a'\] is <Unprintable without a text"),
         ({"a": 1j}, TypeError, r"^metrics\['a'\] is 1j \(complex\)"),
@@ -147,7 +147,7 @@ def test_bad_metrics_are_an_error_of_the_rank_that_reports_them(tmp_path: Path) 
             train.report(wrong if rank == 1 else {"loss": 1.0}, train.Checkpoint(folder))
 
     with pytest.raises(
-        train.WorkerGroupError, match=r"^Rank 1 of 2 raised TypeError: Keys of metrics must be texts"
+        train.WorkerGroupError, match=r"^Rank 1 of 2 raised TypeError: Keys of metrics must be strings"
     ) as caught:
         fit(loop, tmp_path, 2)
     assert "in loop" in str(caught.value)

@@ -243,9 +243,9 @@ def test_a_run_that_goes_on_is_said_to(
         assert caplog.messages == [
             said.format(1),
             (
-                "`run` has trained nothing: the training function returned without a report, as checkpoint_000001 of the "
-                "earlier run left nothing to do. The result is that of the earlier run; for a new run choose another name, "
-                "or leave it out."
+                "`run` has trained nothing: the training function returned without a report, because checkpoint_000001 "
+                "of the earlier run left nothing to do. The result is that of the earlier run; for a new run choose "
+                "another name, or leave it out."
             ),
         ]
         caplog.clear()

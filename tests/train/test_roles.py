@@ -179,7 +179,7 @@ def test_ranks_beside_the_one_that_trains(tmp_path: Path, caplog: pytest.LogCapt
 def test_roles_need_processes_and_resources(tmp_path: Path) -> None:
     with (
         hocket.init(engine="inprocess"),
-        pytest.raises(ValueError, match=r"chief, idler, server, evaluator are processes.*engine='local'"),
+        pytest.raises(ValueError, match=r"chief, idler, server, evaluator need a process each.*engine='local'"),
     ):
         fit(tmp_path / "here")
     with (

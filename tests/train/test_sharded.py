@@ -189,7 +189,7 @@ def test_penalties_on_gradients(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("axis", "patterns"),
     [
-        ("data", ["Embedding has written into its parameters", "sparse=False", "have changed", "have changed"]),
+        ("data", ["Embedding wrote into its parameters", "sparse=False", "have changed", "have changed"]),
         (
             "model",
             [r"embedding\(max_norm=0.1\) writes into its table", "sparse=False", "create_graph", "inplace operation"],

@@ -145,8 +145,8 @@ def test_what_four_ranks_have_saved_two_load(alone: Any, tmp_path: Path) -> None
 def test_rows_of_ones_own(tmp_path: Path) -> None:
     shape, column, mean, uneven, odd = fit(programs.prepare_rows, tmp_path, Sharded(mesh={"data": 2})).return_value
     assert (shape, column, mean) == ((6,), [0, 0, 0, 1, 1, 1], 0.5)
-    assert uneven.startswith("ValueError: prepare_batch() needs as many rows in all ranks, but they have [3, 4].")
-    assert odd.startswith("ValueError: prepare_batch() takes arrays with as many rows each")
+    assert uneven.startswith("ValueError: prepare_batch() needs equally many rows in all ranks, but they have [3, 4].")
+    assert odd.startswith("ValueError: prepare_batch() takes arrays with equally many rows")
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_what_an_optimizer_keeps_may_have_other_shapes_than_the_rules_fit(tmp_pa
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     strategy = Sharded(mesh={"data": 1}, layout={"words/table": ["data"], "nothing": ["data"]})
     first, second, third = fit(programs.call_wrongly, tmp_path, strategy).return_value
-    assert first.startswith("ValueError: Sharded must know the parameters before an optimizer does.")
+    assert first.startswith("ValueError: Sharded must know the parameters before the optimizer does.")
     assert second.startswith("ValueError: The rule 'words/table' of Sharded(layout=...) matches no parameter")
     assert third.startswith("ValueError: The rule 'nothing' of Sharded(layout=...) matches no parameter")
 

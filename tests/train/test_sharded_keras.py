@@ -103,8 +103,8 @@ def test_fully_sharded_saved_loaded_and_misused(alone: Any, tmp_path: Path) -> N
     assert found["files"] == [True] * 5, "Keras's own files"
     assert found["again"] == [False, True, False, True]
     expected = [
-        r"TypeError: With Sharded fit\(\) takes what prepare_arrays\(\) returns",
-        r"TypeError: With Sharded evaluate\(\) takes what prepare_arrays\(\) returns",
+        r"TypeError: With Sharded fit\(\) takes the result of prepare_arrays\(\)",
+        r"TypeError: With Sharded evaluate\(\) takes the result of prepare_arrays\(\)",
         r"TypeError: With Sharded predict\(\) takes rows that are the same in all ranks",
         r"TypeError: With Sharded train_on_batch\(\) does not know",
         r"ValueError: .*compiled with run_eagerly=True or jit_compile=False",

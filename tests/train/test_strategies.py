@@ -593,7 +593,7 @@ def overflow_locally() -> None:
         (wrap_locally, r"parallel_strategy_kwargs=\{'static_graph': True\}\. Leave both out"),
         (
             overflow_locally,
-            r"with LocalSGD each would leave out others\. Use accelerate\(amp=True, dtype=torch\.bfloat16\)",
+            r"with LocalSGD each rank would skip different steps\. Use accelerate\(amp=True, dtype=torch\.bfloat16\)",
         ),
     ],
 )
@@ -604,7 +604,7 @@ def test_what_a_strategy_cannot_do_is_refused(tmp_path: Path, function: Any, mes
 
 
 def test_sharded_models_take_no_compression(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"'fsdp' takes no AllReduce\(compression='fp16'.*'mp_policy'"):
+    with pytest.raises(ValueError, match=r"'fsdp' cannot use AllReduce\(compression='fp16'.*'mp_policy'"):
         fit_here(shard_locally, tmp_path, hocket_torch.AllReduce(compression="fp16"))
 
 

@@ -195,7 +195,9 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
             tensorflow_config=hocket_tensorflow.TensorflowConfig(num_evaluators=2),
             scaling_config=train.ScalingConfig(num_workers=2),
         )
-    with pytest.raises(ValueError, match=r"takes no strategy=LocalSGD\(sync_every=2.*KerasTrainer, which has LocalSGD"):
+    with pytest.raises(
+        ValueError, match=r"cannot use strategy=LocalSGD\(sync_every=2.*KerasTrainer, which has LocalSGD"
+    ):
         hocket_tensorflow.TensorflowTrainer(train_loop, strategy=train.strategies.LocalSGD(2))
     with (
         hocket.init(engine="inprocess"),

@@ -187,7 +187,7 @@ def test_a_thread_reports_for_the_rank_that_started_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "match"),
     [
-        (threading.Lock(), r"broadcast_from_rank_zero\(\) takes what can be pickled, .* Pass plain values"),
+        (threading.Lock(), r"broadcast_from_rank_zero\(\) takes values that can be pickled, .* Pass plain values"),
         (bytes(2 << 20), r"takes up to 1048576 bytes, .* received 2097\d+\. Use hocket\.collective for arrays"),
     ],
 )

@@ -96,7 +96,7 @@ def test_bad_input(tmp_path: Path) -> None:
         world.WorldConfig(timeout_s=0)
     with pytest.raises(RuntimeError, match="was called outside a training function"):
         world.get_world("jax.average_gradients")
-    with pytest.raises(ValueError, match="root must be a rank below 1, but received 1"):
+    with pytest.raises(ValueError, match="root must be one of the ranks 0 to 0, but received 1"):
         World(0, [[0]]).broadcast(np.zeros(1), 1)
     trainer = train.DataParallelTrainer(
         lambda: world.get_world("jax.average_gradients"),

@@ -172,7 +172,7 @@ def test_errors_name_what_is_missing(tmp_path: Path) -> None:
     assert tune.Tuner.can_restore(tmp_path / "search")
     (tmp_path / "search" / "tuner.pickle").unlink()
     with pytest.raises(
-        tune.TuneError, match=r"was given as param_space could not be kept \(tuner.pickle is not there\)"
+        tune.TuneError, match=r"param_space of the search in .* could not be kept \(tuner.pickle is missing\)"
     ):
         tune.Tuner.restore(tmp_path / "search", programs.save_steps)
 

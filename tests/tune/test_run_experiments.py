@@ -107,8 +107,11 @@ def test_trials_that_fail(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: UNTYPED.run_experiments({"a": {}}), "An experiment must be a dict with 'run'.* 'a' is {}"),
-        (lambda: UNTYPED.run_experiments({"a": {"run": count, "b": 1}}), "An experiment must be a dict with 'run'"),
+        (lambda: UNTYPED.run_experiments({"a": {}}), "An experiment must be a dict with the key 'run'.*{}"),
+        (
+            lambda: UNTYPED.run_experiments({"a": {"run": count, "b": 1}}),
+            "An experiment must be a dict with the key 'run'",
+        ),
         (lambda: UNTYPED.run_experiments({"a": {"run": "nobody"}}), "No trainable is registered as 'nobody'"),
         (lambda: UNTYPED.run_experiments("abc"), "experiments must be an Experiment, .* received 'abc'"),
         (lambda: UNTYPED.run("nobody", resources_per_trial={"cpu": 1}), "No trainable is registered as 'nobody'"),

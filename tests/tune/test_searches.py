@@ -295,7 +295,7 @@ def test_a_search_that_goes_on_is_not_set_aside(tmp_path: Path) -> None:
     with contextlib.closing(log.Writer(tmp_path)) as writer:
         writer.append("session", prefix="abcdef")
         with pytest.raises(
-            tune.TuneError, match=r"The search in .* goes on already: another fit\(\), here or in another"
+            tune.TuneError, match=r"The search in .* is still running: another fit\(\), here or in another"
         ):
             log.set_aside(tmp_path, "tuner.pickle")
     assert log.set_aside(tmp_path, "tuner.pickle") == "abcdef"
@@ -339,7 +339,7 @@ def test_tune_run(tmp_path: Path) -> None:
 
 def test_more_than_there_is(tmp_path: Path) -> None:
     with pytest.raises(
-        exceptions.InfeasibleResourcesError, match=r"Trial \w+ holds .*but the session has 0 of unobtainium"
+        exceptions.InfeasibleResourcesError, match=r"Trial \w+ needs .*but the session has 0 of unobtainium"
     ):
         search(tune.with_resources(programs.report_steps, {"unobtainium": 1}), tmp_path, {"x": 1})
     with pytest.raises(exceptions.InfeasibleResourcesError, match=r"start with more: hocket\.init\(num_gpus=\.\.\.\)"):
@@ -480,7 +480,10 @@ def test_a_reporter_is_called_and_a_table_printed(tmp_path: Path, capsys: pytest
 def test_a_reporter_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"progress_reporter must be a ProgressReporter, but received 'x'\. Write CLI"):
         tune.RunConfig(progress_reporter="x")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"metric_columns must be names, or a dict of names, but received 'loss'"):
+    with pytest.raises(
+        TypeError,
+        match=r"metric_columns must be a list of names, or a dict from names to headings, but received 'loss'",
+    ):
         tune.CLIReporter(metric_columns="loss")
     with pytest.raises(ValueError, match="max_progress_rows must be 0 or more, but received -1"):
         tune.CLIReporter(max_progress_rows=-1)

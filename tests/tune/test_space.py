@@ -319,7 +319,7 @@ def test_global_random_numbers_in_functions_are_the_searches() -> None:
 
 def test_functions_that_fail_or_wait_for_each_other_are_named() -> None:
     cycle = {"a": space.sample_from(lambda c: c["b"]), "b": space.sample_from(lambda c: c["a"]), "x": 1}
-    with pytest.raises(errors.TuneError, match="wait for each other: 'a' needs 'b' needs 'a'"):
+    with pytest.raises(errors.TuneError, match="depend on each other: 'a' needs 'b' needs 'a'"):
         build_all(cycle)
     with pytest.raises(errors.TuneError, match=r"for 'n/a' failed with KeyError: 'lr'.*has the keys \['n'\]"):
         build_all({"n": {"a": space.sample_from(lambda c: c["lr"])}})

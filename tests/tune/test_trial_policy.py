@@ -172,7 +172,7 @@ def test_no_more_than_the_most_run_at_once() -> None:
 
 def test_a_trial_that_can_never_begin_raises() -> None:
     policy = make_policy(Search({"CPU": 3}))
-    with pytest.raises(exceptions.InfeasibleResourcesError, match="Trial t0 holds"):
+    with pytest.raises(exceptions.InfeasibleResourcesError, match="Trial t0 needs"):
         begin_turn(policy)
 
 

@@ -389,7 +389,7 @@ def _check_parts(name: str, parts: Sequence[Any], array: Any, size: int) -> None
 
 def _check_root(root: int, size: int) -> None:
     if not 0 <= root < size:
-        raise ValueError(f"root must be a rank below {size}, but received {root!r}.")
+        raise ValueError(f"root must be one of the ranks 0 to {size - 1}, but received {root!r}.")
 
 
 def _do_nothing(*_: object) -> None:

@@ -116,7 +116,7 @@ class World:
             root: The rank whose array all ranks receive.
         """
         if not 0 <= root < self.size:
-            raise ValueError(f"root must be a rank below {self.size}, but received {root!r}.")
+            raise ValueError(f"root must be one of the ranks 0 to {self.size - 1}, but received {root!r}.")
         flat = flatten(array)
         data = flat.view(np.uint8)
         home = next(host for host in self._hosts if root in host)

@@ -204,7 +204,9 @@ def test_ray_that_was_there_is_taken_over(started: connection.Connection) -> Non
         connection.connect(connection.Request(resources={"lamp": 1}))
     with pytest.raises(ValueError, match=r"received \{'disk': 'slow'\}, which cannot be set on the running Ray"):
         connection.connect(connection.Request(labels={"disk": "slow"}))
-    with pytest.raises(ValueError, match=r"cannot be given \{'object_spilling_directory': '/spill'\} any more"):
+    with pytest.raises(
+        ValueError, match=r"received \{'object_spilling_directory': '/spill'\}, which cannot be set on the running Ray"
+    ):
         connection.connect(connection.Request(spill_folder="/spill"))
 
 

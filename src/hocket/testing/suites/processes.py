@@ -41,7 +41,7 @@ class ProcessContract:
     def test_get_times_out_and_the_task_goes_on(self) -> None:
         gate = api.remote(programs.Gate).options(max_concurrency=2).remote()
         ref = gate.wait.remote()
-        with pytest.raises(exceptions.GetTimeoutError, match=r"not there after 0.05 s"):
+        with pytest.raises(exceptions.GetTimeoutError, match=r"not ready after 0.05 s"):
             api.get(ref, timeout=0.05)
         with pytest.raises(TimeoutError):
             api.get(ref, timeout=0)

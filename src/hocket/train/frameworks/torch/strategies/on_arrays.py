@@ -47,7 +47,7 @@ class GroupCollectives:
         """Put the root's array into each rank's."""
         world.flatten(array)
         if not 0 <= root < self.size:
-            raise ValueError(f"root must be one of the {self.size} ranks from 0, but received {root!r}.")
+            raise ValueError(f"root must be one of the ranks 0 to {self.size - 1}, but received {root!r}.")
         tensor = _as_tensor(array)
         dist.broadcast(tensor, root)
         _put_back(array, tensor)
