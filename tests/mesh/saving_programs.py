@@ -173,7 +173,7 @@ def _refuse_damaged(path: Path, rules: LayoutMap) -> None:
         with pytest.raises(mesh.CheckpointDamagedError, match=match):
             mesh.load(path, rules)
     files[0].unlink()
-    with pytest.raises(mesh.CheckpointDamagedError, match="is gone"):
+    with pytest.raises(mesh.CheckpointDamagedError, match="it is missing"):
         mesh.load(path, rules)
     files[0].write_bytes(data)
     mesh.load(path, rules)

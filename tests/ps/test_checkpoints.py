@@ -128,7 +128,7 @@ def test_what_does_not_fit_is_named_and_nothing_is_changed(tmp_path: Path) -> No
         fourth.restore(path)
     with pytest.raises(FileNotFoundError, match="is not a checkpoint of variables"):
         strategy.restore(tmp_path)
-    with pytest.raises(FileExistsError, match="is no checkpoint"):
+    with pytest.raises(FileExistsError, match="is not a checkpoint"):
         strategy.save(tmp_path)
     for one in (strategy, other, third):
         one.close()

@@ -219,8 +219,8 @@ def test_damage_on_the_way_is_never_committed(tmp_path: Path, open_session: Any,
     assert isinstance(error, train.TransferError)
     sent = hashlib.sha256(make_bytes(LARGE, rank)).hexdigest()
     match = (
-        rf"^Rank {rank} of 2 failed with TransferError: File 'large-{rank}' of rank {rank}'s part of a checkpoint did not arrive as it "
-        rf"was: {LARGE} bytes with sha256 {sent} were sent, {LARGE - lost} bytes with sha256 [0-9a-f]{{64}} arrived\."
+        rf"^Rank {rank} of 2 failed with TransferError: File 'large-{rank}' of rank {rank}'s part of a checkpoint was damaged on "
+        rf"its way: {LARGE} bytes with sha256 {sent} were sent, but {LARGE - lost} bytes with sha256 [0-9a-f]{{64}} arrived\."
     )
     with pytest.raises(train.WorkerGroupError, match=match):
         raise caught.value

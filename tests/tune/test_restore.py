@@ -192,7 +192,7 @@ def test_damage_is_told(tmp_path: Path) -> None:
 def test_two_writers(tmp_path: Path) -> None:
     writer = log.Writer(tmp_path)
     try:
-        with pytest.raises(tune.TuneError, match="goes on already"):
+        with pytest.raises(tune.TuneError, match="is still running"):
             log.Writer(tmp_path)
     finally:
         writer.close()

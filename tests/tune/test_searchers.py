@@ -238,7 +238,9 @@ def test_searchers_by_name() -> None:
     assert isinstance(create_searcher("random", max_concurrent=2), BasicVariantGenerator)
     assert isinstance(create_searcher("Variant_Generator"), BasicVariantGenerator)
     for name, text in (("hyperopt", "TPESampler"), ("ax", "GPSampler"), ("nevergrad", "CmaEsSampler")):
-        with pytest.raises(ValueError, match=f"given '{name}'.*OptunaSearch has a comparable one: .*{text}.*Searcher"):
+        with pytest.raises(
+            ValueError, match=f"received '{name}'.*OptunaSearch has a comparable one: .*{text}.*Searcher"
+        ):
             create_searcher(name)
     with pytest.raises(ValueError, match="takes one of 'optuna', 'random', 'variant_generator'"):
         create_searcher("guess")
