@@ -29,6 +29,6 @@ def read(path: str | os.PathLike[str]) -> data.Dataset:
         >>> from hocket import spark
         >>> spark.read(tempfile.mkdtemp())
         Traceback (most recent call last):
-        FileNotFoundError: hocket.spark.read(): the folder ... was never finished, or ...
+        FileNotFoundError: hocket.spark.read(): the folder ... has no _MANIFEST, ...
     """
     return data.Dataset(receiving.open_written(CALLER, path))

@@ -126,7 +126,7 @@ class Counter(Metric):
         >>> requests.inc(0)
         Traceback (most recent call last):
             ...
-        ValueError: value must be >0, got 0. A number that also falls is a Gauge.
+        ValueError: value must be >0, got 0. Use a Gauge for a number that can also fall.
     """
 
     _kind = metrics.COUNTER

@@ -107,7 +107,7 @@ class Queue:
         >>> queue.get(timeout=0.01)
         Traceback (most recent call last):
             ...
-        hocket.util.queue.Empty: There was no item for 0.01 s.
+        hocket.util.queue.Empty: The queue was empty for 0.01 s. Wait longer, or put items in.
     """
 
     def __init__(self, maxsize: int = 0, actor_options: Mapping[str, object] | None = None) -> None:
