@@ -19,7 +19,7 @@ from hocket import data
 from hocket.data import aggregate as aggregates
 from hocket.data.expressions import col
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("shared_session")]
 
 VALUES: dict[str, tuple[list[Any], Any]] = {
     "tiny": ([1, -128, 127, None], pa.int8()),
@@ -59,7 +59,7 @@ def is_scan(rows: data.Dataset) -> bool:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(shared_session: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("scans") / "it's here"
     write(made)
     return made
