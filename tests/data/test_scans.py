@@ -7,6 +7,7 @@ import math
 import operator
 import os
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from hocket import data
 from hocket.data import aggregate as aggregates
 from hocket.data.expressions import col
+from hocket.data.sources import parquet
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("shared_session")]
 
@@ -54,8 +56,7 @@ def write(folder: Path, *, count: int = 500, num_files: int = 3, rows_per_group:
 
 
 def is_scan(rows: data.Dataset) -> bool:
-    found = rows._plan.find_scan()
-    return found is not None and found[1] == len(rows._plan.ops)
+    return rows._plan.find_scan() is not None
 
 
 @pytest.fixture(scope="module")
@@ -191,11 +192,22 @@ def test_a_filter_before_the_groups(tables: Any) -> None:
     check(tables, lambda rows: rows.filter(expr="y > 1e9").sort("int").limit(3).union(data.range(1)))
 
 
-def test_no_block_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The proof that the tests above see scans."""
-    rows = data.read_parquet(str(folder))
-    monkeypatch.setattr(type(rows._plan.reads[0]), "_read", lambda self: pytest.fail("a block is read"))
-    assert rows.sort("row").count() == 1500
+class Unread(parquet.ParquetRead):  # type: ignore[misc]  # final, but for tests
+    """A read that makes no block."""
+
+    def __call__(self) -> Any:
+        raise AssertionError("a block is read")
+
+
+def test_no_block_is_read(folder: Path) -> None:
+    """The proof that the tests above compare scans."""
+    plain = data.read_parquet(str(folder))
+    reads: list[Any] = list(plain._plan.reads)
+    rows = data.Dataset([Unread(**{one.name: getattr(read, one.name) for one in fields(read)}) for read in reads])
+    assert len(rows.sort("row").take_all()) == 1500
+    assert sum(row["count()"] for row in rows.filter(expr="y > 0").groupby("int").count().take_all()) > 0
+    with pytest.raises(Exception, match="a block is read"):
+        rows.map_batches(lambda batch: batch).sort("row").take_all()
 
 
 @pytest.mark.parametrize("what", ["rows", "columns", "types", "gone", "damaged"])
@@ -218,9 +230,6 @@ def test_files_that_have_changed(tmp_path: Path, what: str) -> None:
         content = bytearray(path.read_bytes())
         content[200:3000] = os.urandom(2800)
         path.write_bytes(content)
-    if what == "types":
-        assert rows.sort("row").count() == 1000
-        return
     for make in (lambda: rows.sort("row"), lambda: rows.groupby("int").sum("y")):
         with pytest.raises(Exception, match=r"it's 1\.parquet"):
             make().take_all()
@@ -246,7 +255,7 @@ def test_what_is_no_scan(tmp_path: Path) -> None:
     ]
     for rows in odd:
         assert not is_scan(rows)
-        assert rows.sort("x").count() == rows.count()
+        assert len(rows.sort("x").take_all()) == rows.count()
     (tmp_path / "parts" / "key=1").mkdir(parents=True)
     pq.write_table(plain, tmp_path / "parts" / "key=1" / "0.parquet")
     parts = data.read_parquet(str(tmp_path / "parts"))

@@ -267,12 +267,10 @@ class Plan:
             if isinstance(op, Union | Zip | Relation):
                 yield from itertools.chain.from_iterable(other.list_reads() for other in op.others)
 
-    def find_scan(self) -> tuple[scans.Scan, int] | None:
-        """Return the scan that stands for the first steps of this plan, and the number of these steps; None without
-        one."""
-        count = sum(1 for _ in itertools.takewhile(lambda op: isinstance(op, Step), self.ops))
-        found = scan_steps(scans.open_scan(self.reads), [op for op in self.ops[:count] if isinstance(op, Step)])
-        return None if found is None else (found, count)
+    def find_scan(self) -> scans.Scan | None:
+        """Return the scan that stands for this plan; None without one."""
+        steps = [op for op in self.ops if isinstance(op, Step)]
+        return scan_steps(scans.open_scan(self.reads), steps) if len(steps) == len(self.ops) else None
 
     def narrow(self) -> Plan:
         """Return a plan that reads only the columns that its first operation needs, if these are known."""
@@ -301,7 +299,7 @@ class Plan:
 
 
 def scan_steps(scan: scans.Scan | None, taken: Sequence[Step]) -> scans.Scan | None:
-    """Return what steps make of a scan; None if that is none."""
+    """Return the scan that follows from another one by steps; None without one."""
     for step in taken:
         if scan is None or step.scan is None:
             return None

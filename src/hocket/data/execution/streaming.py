@@ -73,11 +73,12 @@ def _stream(
         reads = iter(_reorder(list(reads), ops[0].seed))
         del ops[0]
     are_few = _are_few(whole.reads)
-    scan, count = _find_scan(plan.Plan(whole.reads, tuple(ops))) if len(ops) == len(whole.ops) else (None, 0)
+    before = list(itertools.takewhile(lambda op: isinstance(op, plan.Step), ops))
+    begins_relation = len(ops) == len(whole.ops) > len(before) and isinstance(ops[len(before)], plan.Relation)
+    scan = plan.Plan(whole.reads, tuple(before)).find_scan() if begins_relation else None
     found: Any
     if scan is not None:
-        first = _list_steps(ops[:count])
-        found = scan
+        first, found = _list_steps(before), scan
     else:
         first = [] if are_few else _list_steps(itertools.takewhile(_is_step, ops))
         found = watch(_describe(first, "read"), tasks.take_steps(reads, first, options, scope))
@@ -224,23 +225,11 @@ def _put_together(
     return block, tasks.measure(block)
 
 
-def _find_scan(whole: plan.Plan) -> tuple[scans.Scan | None, int]:
-    """Return the scan before a relation, and the number of steps in it; None and 0 without one."""
-    found = whole.find_scan()
-    if found is None or found[1] == len(whole.ops) or not isinstance(whole.ops[found[1]], plan.Relation):
-        return None, 0
-    return found
-
-
 def _relate(
     found: Blocks | scans.Scan, op: plan.Relation, options: settings.ExecutionOptions, scope: scopes.Scope
 ) -> Blocks:
-    tables = [found]
-    for other in op.others:
-        scan = other.find_scan()
-        is_whole = scan is not None and scan[1] == len(other.ops)
-        tables.append(scan[0] if scan is not None and is_whole else _stream(other, options, None, scope))
-    yield from relations.relate(tables, op.query, options, scope)
+    others = [other.find_scan() or _stream(other, options, None, scope) for other in op.others]
+    yield from relations.relate([found, *others], op.query, options, scope)
 
 
 _STAGES: dict[type, Callable[[Blocks, Any, settings.ExecutionOptions, scopes.Scope], Blocks]] = {

@@ -88,7 +88,7 @@ class Scan:
     def build(self) -> str:
         """Return the query. It names columns by their position (`c0`), and numbers the rows (`n`)."""
         columns = {
-            f"c{at}": f"CAST({quote(name)} AS {file_rows.SQL_TYPES[str(kind)]})"
+            f"c{at}": f"CAST({_quote(name)} AS {file_rows.SQL_TYPES[str(kind)]})"
             for at, (name, kind) in enumerate(self.types.items())
         }
         queries = []
@@ -116,16 +116,17 @@ def open_scan(reads: Sequence[object]) -> Scan | None:
     found: list[ScanRead] = []
     files: list[file_rows.FileRows] = []
     for read in reads:
-        rows = read.locate_rows() if isinstance(read, ScanRead) else None
+        if not isinstance(read, ScanRead):
+            return None
+        rows = read.locate_rows()
         if rows is None or not rows.is_readable() or (files and rows.types != files[0].types):
             return None
-        assert isinstance(read, ScanRead), "it has located rows"
         found.append(read)
         files.append(rows)
     return Scan(reads=tuple(found), files=tuple(files), types=files[0].types) if files else None
 
 
-def quote(name: str) -> str:
+def _quote(name: str) -> str:
     """Return a name in SQL."""
     return '"' + name.replace('"', '""') + '"'
 
@@ -147,7 +148,7 @@ def _write_condition(expression: tree.Expr, types: Mapping[str, Any]) -> str | N
     literal = _write_literal(value, types[name]) if name in types else None
     if literal is None:
         return None
-    column = quote(name)
+    column = _quote(name)
     condition = f"{column} {_COMPARISONS[expression.function]} {literal}"
     if expression.function in ("greater", "greater_equal") and arrow.load("A relation").types.is_floating(types[name]):
         return f"({condition} AND NOT isnan({column}))"  # DuckDB orders NaN above all numbers
