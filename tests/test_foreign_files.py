@@ -29,8 +29,8 @@ from hocket.data.sources import writing
 from hocket.mesh import manifests
 from hocket.observe import searches
 from hocket.observe.runs import history
-from hocket.ps import checkpoints
 from hocket.ps import errors as ps_errors
+from hocket.ps.checkpoint import checkpoints
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.checkpoints import storage
 from hocket.tune import history as tune_history
@@ -331,7 +331,7 @@ READERS: dict[tuple[str, str], Row | str] = {
     ("stores/manifests.py", "parse"): (RUN_MANIFEST, read_run),
     ("train/checkpoints/checkpoint.py", "Checkpoint.get_metadata"): ({"epoch": 1}, read_metadata),
     ("mesh/manifests.py", "read"): (MESH_MANIFEST, read_mesh),
-    ("ps/checkpoints.py", "read_manifest"): (PS_MANIFEST, read_servers),
+    ("ps/checkpoint/checkpoints.py", "read_manifest"): (PS_MANIFEST, read_servers),
     ("tune/schedulers/lineage.py", "read"): ([["a", "b", 1, 2, {}, {"x": 1}]] * 3, read_policies),
     ("tune/trainable.py", "Trainable.restore"): ({"iteration": 3, "seconds": 0.5}, read_trainable),
     ("tune/encoding.py", "decode"): (SEARCH_LINES, read_search),

@@ -18,10 +18,14 @@ sys.path.insert(0, str(Path(__file__).parent))  # a hook is loaded by its path
 
 import reference
 from hocket.cli import main
+from hocket.train import trainer_docs
 
 ROOT = reference.ROOT
 
 COMMANDS = "reference/command_line.md"
+
+TRAINER = "hocket.train.data_parallel_trainer.DataParallelTrainer"
+"""The base of the frameworks' trainers, which complete their documentation from it."""
 
 STYLE = ".md-grid { max-width: 76rem; }\n.md-typeset pre > code { font-size: 0.72em; }\n"
 """Programs have up to 120 columns, and are shown whole where the window is wide."""
@@ -120,6 +124,21 @@ class PublicNames(griffe.Extension):
                     parent.set_member(name, griffe.Alias(name, target=found.path, parent=parent))
                 if kind == "ClassDef":
                     self._describe_members(pkg, found)
+                    self._complete_trainer(pkg, found)
+
+    def _complete_trainer(self, pkg: griffe.Module, found: reference.Found) -> None:
+        """Give a framework's trainer the documentation that it completes when it is imported."""
+        base = next((one for one in reference.list_classes(found)[1:] if one.path == TRAINER), None)
+        shown = _get_member(pkg, found.path)
+        if base is not None and shown.docstring is not None:
+            common = _get_member(pkg, base.path)
+            own, shared = (
+                [one.name for one in kind.members["__init__"].parameters if one.name not in ("self", "options")]
+                for kind in (shown, common)
+            )
+            names = list(dict.fromkeys([*shared[:2], *own, *shared]))
+            text = trainer_docs.complete(shown.docstring.value, common.docstring.value, names)
+            shown.docstring = griffe.Docstring(text, parent=shown)
 
     def _describe_members(self, pkg: griffe.Module, found: reference.Found) -> None:
         shown = _get_member(pkg, found.path)

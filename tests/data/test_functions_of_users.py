@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import pickle
 import threading
 import time
@@ -144,7 +143,7 @@ def test_an_error_of_a_coroutine_ends_all_others(error: Any, num_calls: int) -> 
     wanted: Any = {StopIteration: RuntimeError, "stops the loop": (RuntimeError, ValueError)}.get(
         error, (asyncio.CancelledError, futures.CancelledError) if isinstance(error, str) else error
     )
-    rows = functools.partial(steps.map_rows, function=function, args=(), kwargs={})
+    rows = steps.MapRows(steps.Function(function))
     block = blocks.build({"id": np.arange(num_calls)}, "rows")
     for _ in range(3):  # the same loop serves the next block
         begun.clear()
@@ -162,7 +161,7 @@ def test_calls_that_have_begun_are_cancelled() -> None:
             await asyncio.Event().wait()
         raise ValueError("it was this one")
 
-    rows = functools.partial(steps.map_rows, function=steps.Asynchronous(waits), args=(), kwargs={})
+    rows = steps.MapRows(steps.Function(steps.Asynchronous(waits)))
     with pytest.raises(ValueError, match="it was this one"):
         steps.call(rows, blocks.build({"id": np.arange(8)}, "rows"))
 

@@ -10,7 +10,7 @@ import pytest
 
 import hocket
 from hocket import ps
-from hocket.ps import closure_context
+from hocket.ps.access import closure_context
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,11 @@ import pytest
 
 import hocket
 from hocket import ps
-from hocket.ps import errors, registry
+from hocket.ps import errors
+from hocket.ps.access import memory_owners
 from hocket.ps.executor import dispatcher
-from hocket.ps.stores import memory_owners, records
+from hocket.ps.stores import records
+from hocket.ps.variables import registry
 from hocket.util import state
 from tests.ps.conftest import Files
 

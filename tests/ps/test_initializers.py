@@ -17,7 +17,7 @@ import pytest
 from hypothesis import strategies as st
 
 from hocket import ps
-from hocket.ps import initializers
+from hocket.ps.rules import initializers
 
 MASK = (1 << 64) - 1
 IDS = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import strategies as st
 
 from hocket import ps
-from hocket.ps import optimizers
+from hocket.ps.rules import optimizers
 
 Array = npt.NDArray[Any]
 

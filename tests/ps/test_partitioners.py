@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 from hocket import ps
-from hocket.ps import partitioners
+from hocket.ps.rules import partitioners
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import strategies as st
 
-from hocket.ps import placement
+from hocket.ps.rules import placement
 
 NUM_IDS = 1_000_000
 BATCH = 8192

@@ -10,7 +10,7 @@ import pytest
 
 import hocket
 from hocket import ps
-from hocket.ps import links
+from hocket.ps.access import links
 
 pytestmark = pytest.mark.usefixtures("session")
 

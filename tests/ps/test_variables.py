@@ -15,7 +15,8 @@ import pytest
 from hypothesis import strategies as st
 
 from hocket import ps
-from hocket.ps import errors, partitioners
+from hocket.ps import errors
+from hocket.ps.rules import partitioners
 from tests.ps.conftest import Files
 
 QUICK = hypothesis.settings(

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket import exceptions, train, tune
-from hocket.ps import checkpoints
 from hocket.ps import errors as ps_errors
+from hocket.ps.checkpoint import checkpoints
 from hocket.stores import commits, files, manifests, names, places
 from hocket.train.checkpoints import storage
 

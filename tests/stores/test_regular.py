@@ -14,7 +14,7 @@ import pytest
 from hocket import ps
 from hocket.mesh import manifests
 from hocket.observe.runs import history, lines
-from hocket.ps import checkpoints
+from hocket.ps.checkpoint import checkpoints
 from hocket.stores import local_files
 from hocket.train.checkpoints import file_chunks, kept, storage
 from hocket.tune import log as tune_log

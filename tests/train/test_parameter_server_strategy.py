@@ -19,7 +19,7 @@ import torch
 
 import hocket
 from hocket import ps, train
-from hocket.ps import links
+from hocket.ps.access import links
 from hocket.train import torch as hocket_torch
 from hocket.train.frameworks.torch import framework
 from hocket.train.strategies import ParameterServer, hosting, parameter_server, ps_client

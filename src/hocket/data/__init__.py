@@ -2,7 +2,7 @@
 
 A `Dataset` holds a plan (`plan`): the reads that supply its blocks (`block_reads`), and the operations on the blocks.
 Blocks (`blocks`) consist of columns (`columns`). The methods of a `Dataset` are functions in `methods`. Most methods
-add a step to the plan: `steps` has the functions of the steps, and `calls` runs users' functions. `relations` and
+add a step to the plan: `steps` has all kinds of them, and `calls` reads users' functions. `relations` and
 `aggregate` write the queries of operations that need all rows; `transport` converts columns for the table engine and
 back. `execution` streams the plan through tasks. `creation` makes datasets from values and `readers` from files, whose
 formats `sources` knows. `shard` is a rank's part. Other libraries are imported at first use (`hocket.extras`): Arrow in

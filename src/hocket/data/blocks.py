@@ -138,6 +138,7 @@ class View:
         self._block = block
         self._format = batch_format
         self._places: dict[object, str] = {}
+        # An Arrow table has the block's own columns, so none has to be found again.
         for name in () if batch_format == "pyarrow" else block.columns:
             self._places[_find_place(self.batch[name])] = name
         self._places.pop(None, None)
@@ -149,6 +150,7 @@ class View:
             return made
         found = {}
         for name, column in made.columns.items():
+            # By its memory first: the function may have renamed the column.
             source = self._places.get(_find_place(returned[name]), name)
             found[name] = self._restore(column, self._block.columns.get(source))
         return Block(found, made.num_rows)
@@ -204,6 +206,7 @@ class RowView:
         made = build(found, what) if returned else Block({}, 0)
         for name, column in made.columns.items():
             original = self._block.columns.get(name)
+            # Python's values do not show how an Arrow column kept them: its zone, width or categories.
             if column is not found[name] and original is not None and not isinstance(original, np.ndarray):
                 made.columns[name] = arrow.recast(column, original, keeps_zones=True)
         return made
@@ -215,6 +218,7 @@ class RowView:
         first = 0 if origins is None else int(origins[0])
         for source in dict.fromkeys([name, *self._values]):
             known = self._values.get(source)
+            # Identity, since 1, 1.0 and True are equal. The first row distinguishes most columns.
             if known is None or values[0] is not known[first]:
                 continue
             given = known if origins is None else [known[at] for at in origins]
@@ -222,6 +226,7 @@ class RowView:
                 continue
             column = self._block.columns[source]
             column = column if origins is None else columns.pick(column, origins)
+            # The same list may have other items by now, so it is compared with a fresh one.
             if not columns.is_mutable(column) or columns.is_same(values, columns.to_values(column)):
                 return column
         return None
@@ -299,6 +304,7 @@ def check_rows(rows: Sequence[object], what: str, first: int = 0) -> None:
 
 def join(blocks: Sequence[Block]) -> Block:
     """Return a copy of several blocks as one. A column that a block lacks is None in its rows."""
+    # Empty blocks often lack columns or have other types. One of them counts only if all are empty.
     filled = [block for block in blocks if block.num_rows] or list(blocks[:1])
     names = list(dict.fromkeys(name for block in filled for name in block.columns))
     filled = [block if len(block.columns) == len(names) else _fill(block, names) for block in filled]
@@ -338,6 +344,7 @@ def gather(rows: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], fetch: Ca
     if not len(rows):
         return fetch(0).cut(0, 0)
     where = np.searchsorted(starts, rows, side="right") - 1
+    # Consecutive rows need no index: each block is cut.
     if rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
         first, last = int(rows[0]), int(rows[-1])
         spans = [(at, int(starts[at])) for at in range(int(where[0]), int(where[-1]) + 1)]
@@ -350,6 +357,7 @@ def gather(rows: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], fetch: Ca
         fetch(int(at)).pick(rows[chosen] - starts[at])
         for at, chosen in zip(found, np.split(by_block, firsts[1:]), strict=True)
     ]
+    # The parts have the order of the blocks; the caller asked for another one.
     back = np.empty(len(rows), np.int64)
     back[by_block] = np.arange(len(rows))
     return join(parts).pick(back)

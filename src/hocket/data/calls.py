@@ -10,7 +10,7 @@ from typing import Any, final
 
 from hocket import keywords
 from hocket.core import options
-from hocket.data import blocks, plan, reading, steps
+from hocket.data import plan, reading, steps
 
 
 @final
@@ -115,17 +115,16 @@ class Call:
     memory: float | None = None
     more: Mapping[str, object] | None = None
 
-    def build(self, apply: Callable[..., blocks.Block], *, keeps_rows: bool, **settings: object) -> plan.Op:
+    def build(self, kind: Callable[..., steps.Call], **settings: object) -> plan.Step | plan.Pool:
         """Return the plan's operation for the call.
 
         Args:
-            apply: Takes a block and, by keyword, the function, its arguments and the settings.
-            keeps_rows: Whether a block has as many rows after the operation as before.
-            **settings: More keyword arguments for `apply`.
+            kind: The class of the step.
+            **settings: Its fields besides the function.
         """
         self._check()
-        bound = functools.partial(apply, args=tuple(self.args or ()), kwargs=dict(self.kwargs or {}), **settings)
-        name = f"{self.verb}({steps.name_function(self.fn)})"
+        fn = steps.Function(self.fn, tuple(self.args or ()), dict(self.kwargs or {}))
+        name = f"{self.verb}({fn.name})"
         num_cpus = self.num_cpus if self.num_cpus is not None else 0.0 if self.num_gpus else 1.0
         held_by_actors = self.num_cpus or 0.0  # actors of an abandoned loop would keep their CPUs from all others
         extra = {"num_gpus": self.num_gpus, "memory": self.memory, **(self.more or {})}
@@ -135,9 +134,8 @@ class Call:
             make = functools.partial(self.fn, *(self.constructor_args or ()), **dict(self.constructor_kwargs or {}))
             return plan.Pool(
                 make=make,
-                bind=functools.partial(_bind, bound),
+                work=kind(fn=fn, **settings),
                 name=name,
-                keeps_rows=keeps_rows,
                 least=least,
                 most=most,
                 blocks_per_actor=getattr(self.compute, "max_tasks_in_flight_per_actor", None) or plan.BLOCKS_PER_ACTOR,
@@ -145,13 +143,11 @@ class Call:
                 num_cpus=held_by_actors,
             )
         return plan.Step(
-            apply=functools.partial(bound, function=steps.adapt(self.fn)),
+            work=kind(fn=fn.bind(self.fn), **settings),
             name=name,
-            keeps_rows=keeps_rows,
             num_cpus=num_cpus,
             concurrency=self._find_tasks(),
             resources=held,
-            calls_function=True,
         )
 
     def _check(self) -> None:
@@ -287,12 +283,6 @@ def check_scheduling(verb: str, given: Mapping[str, object], own: Iterable[str] 
     """
     rest = {name: value for name, value in given.items() if name not in SCHEDULING}
     read_options(verb, None, rest, [*own, *SCHEDULING])
-
-
-def _bind(
-    bound: Callable[..., blocks.Block], function: Callable[..., object]
-) -> Callable[[blocks.Block], blocks.Block]:
-    return functools.partial(bound, function=steps.adapt(function))
 
 
 def check_function(verb: str, fn: object) -> None:

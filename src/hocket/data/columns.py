@@ -101,6 +101,7 @@ def build_from_values(values: Sequence[Any]) -> Column:
 def _build_numbers(values: Sequence[Any]) -> npt.NDArray[Any] | None:
     """Return numbers as an array; None if no type of numpy's holds each number exactly."""
     found = np.array(values)
+    # numpy makes floats of whole numbers that int64 lacks.
     if found.dtype.kind == "f" and not any(isinstance(value, float | np.floating) for value in values):
         if not 0 <= min(values) <= max(values) < 1 << 64:
             return None
@@ -180,6 +181,7 @@ def join(name: str, parts: Sequence[Column]) -> Column:
             return joined
     if arrow.get_optional() is not None:
         kinds = [find_kind(part) for part in parts]
+        # A part that Arrow cannot hold keeps all of them as Python's values.
         if not any(kind is None and not _is_gone(part) for kind, part in zip(kinds, parts, strict=True)):
             found = arrow.join(name, parts, kinds)
             if found is None:
@@ -204,6 +206,7 @@ def _is_gone(column: Column) -> bool:
 def _join_arrays(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any] | None:
     """Return a single array of several, one after the other; None if Arrow has to find the common type."""
     same = len({part.shape[1:] for part in parts}) == 1 and len({part.dtype.kind for part in parts}) == 1
+    # numpy would take the finer unit of several, and wrap around where a time does not fit.
     is_plain = same and (parts[0].dtype.kind not in "mM" or len({part.dtype for part in parts}) == 1)
     return np.concatenate(parts) if is_plain else None
 
@@ -255,6 +258,7 @@ def _stack(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if len({len(value) if np.ndim(value) else -1 for value in column}) == 1
         else []
     )
+    # Numbers alone: of a mixture numpy would make texts.
     if arrays and len({array.shape for array in arrays}) == 1 and all(array.dtype.kind in "biuf" for array in arrays):
         return np.stack(arrays)
     return column
@@ -305,6 +309,7 @@ def is_same(one: Any, other: Any) -> bool:
             return False
         if one.dtype.hasobject:
             return all(map(is_same, one.flat, other.flat))
+        # By bits: 0.0 is not -0.0, and a NaN is itself.
         return np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(other).tobytes()
     if type(one) is not type(other):
         return False
@@ -315,6 +320,7 @@ def is_same(one: Any, other: Any) -> bool:
     if hasattr(one, "null_count"):
         if one.type != other.type:
             return False
+        # For Arrow, a NaN differs from itself.
         return bool(one.equals(other)) or is_same(to_values(one), to_values(other))
     return one is other or bool(one == other) or bool(one != one and other != other)  # noqa: PLR0124 (NaN)
 

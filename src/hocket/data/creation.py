@@ -11,7 +11,7 @@ import numpy as np
 
 from hocket import keywords
 from hocket._base import texts
-from hocket.data import arrow, block_reads, blocks, calls, columns, dataset, plan, reading, settings
+from hocket.data import arrow, block_reads, blocks, calls, columns, dataset, plan, reading, settings, steps
 from hocket.data.arrow import frames
 from hocket.data.execution import references
 from hocket.data.sources import custom, programs
@@ -228,8 +228,8 @@ def range_tensor(n: int, *, shape: tuple[int, ...] = (1,), override_num_blocks: 
             f"shape must be a tuple of whole numbers from 0, but received {texts.safe_repr(given)}. Write shape=(2,)."
         )
     found = range(n, override_num_blocks=override_num_blocks)
-    step = functools.partial(_spread, tuple(shape))
-    return found._then(plan.Step(apply=step, name="range_tensor", keeps_rows=True))
+    spread = functools.partial(_spread, tuple(shape))
+    return found._then(plan.Step(work=steps.EachBlock(spread, keeps_rows=True), name="range_tensor"))
 
 
 def _spread(shape: tuple[int, ...], block: blocks.Block) -> blocks.Block:

@@ -10,11 +10,10 @@ Everything here is pickled and sent to tasks.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, final
+from typing import Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,32 +32,40 @@ BLOCKS_PER_ACTOR: Final = 2
 class Step:
     """An operation on each block alone."""
 
-    apply: Callable[..., blocks.Block]
+    work: steps.Work
     name: str
-    keeps_rows: bool
-    """Whether a block has as many rows after the step as before."""
     num_cpus: float = 1.0
     """How many CPUs a task of the step holds."""
-    is_numbered: bool = False
-    """Whether `apply` also takes the number of the block."""
     concurrency: int | None = None
     """Largest number of tasks of the step at a time."""
     resources: Mapping[str, object] = field(default_factory=dict)
     """Further resources that a task holds, as options of a task."""
-    columns: tuple[str, ...] | None = None
-    """The columns that the step reads, if its result has no others; None: unknown."""
-    calls_function: bool = False
-    """Whether the step calls a user's function."""
-    scan: Callable[[Any], scans.Scan | None] | None = None
-    """Returns the scan that follows from one before it; None where the step is no part of a scan."""
-    take_scan: Callable[[scans.Scan], blocks.Block] | None = None
-    """Returns the step's result for the only block of a scan, in place of `apply`."""
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns that the step reads, if its result has no others; None: unknown."""
+        match self.work:
+            case steps.SelectColumns(names):
+                return names
+            case steps.Summarize(columns=names):
+                return names
+            case _:
+                return None
 
     def take(self, block: blocks.Block, number: int) -> blocks.Block:
         """Return the step's result for a block."""
-        if self.calls_function:
-            return steps.call(self.apply, block)
-        return self.apply(block, number) if self.is_numbered else self.apply(block)
+        return steps.take(self.work, block, number)
+
+    def extend(self, scan: scans.Scan) -> scans.Scan | None:
+        """Return the scan that follows from one before the step; None where SQL has no equivalent."""
+        match self.work:
+            case steps.SelectColumns(names):
+                found = scan.select(names)
+            case steps.FilterExpression(expression):
+                found = scan.filter(expression)
+            case _:
+                return None
+        return None if found is None else found.then(self)
 
 
 @final
@@ -68,10 +75,9 @@ class Pool:
 
     make: Callable[[], Callable[..., object]]
     """Makes the function."""
-    bind: Callable[[Callable[..., object]], Callable[[blocks.Block], blocks.Block]]
-    """Returns the operation on a block that calls the function."""
+    work: steps.Call
+    """The step that calls the function, which an actor binds to it."""
     name: str
-    keeps_rows: bool
     least: int
     most: int
     """Largest number of actors; `least` is the smallest."""
@@ -225,7 +231,7 @@ def is_exact(op: Op) -> bool:
     user's function, which may draw random numbers or ask another machine."""
     match op:
         case Step():
-            return not op.calls_function
+            return not isinstance(op.work, steps.Call)
         case Pool():
             return False
         case Union() | Zip() | Relation():
@@ -269,8 +275,8 @@ class Plan:
 
     def find_scan(self) -> scans.Scan | None:
         """Return the scan that stands for this plan; None without one."""
-        steps = [op for op in self.ops if isinstance(op, Step)]
-        return scan_steps(scans.open_scan(self.reads), steps) if len(steps) == len(self.ops) else None
+        taken = [op for op in self.ops if isinstance(op, Step)]
+        return scan_steps(scans.open_scan(self.reads), taken) if len(taken) == len(self.ops) else None
 
     def narrow(self) -> Plan:
         """Return a plan that reads only the columns that its first operation needs, if these are known."""
@@ -294,29 +300,28 @@ class Plan:
             at -= 1
         if at == len(self.ops):
             return self
-        step = Step(apply=functools.partial(steps.cut_rows, limit), name="take", keeps_rows=False)
+        step = Step(work=steps.CutRows(limit), name="take")
         return Plan(self.reads, (*self.ops[:at], step, *self.ops[at:]))
 
 
 def scan_steps(scan: scans.Scan | None, taken: Sequence[Step]) -> scans.Scan | None:
     """Return the scan that follows from another one by steps; None without one."""
     for step in taken:
-        if scan is None or step.scan is None:
+        if scan is None:
             return None
-        found = step.scan(scan)
-        scan = None if found is None else found.then(step)
+        scan = step.extend(scan)
     return scan
 
 
 def _is_row_by_row(op: Op) -> bool:
-    return isinstance(op, Step) and isinstance(op.apply, functools.partial) and op.apply.func in steps.ROW_BY_ROW
+    return isinstance(op, Step) and isinstance(op.work, steps.RowByRow)
 
 
 def _count_after(op: Op, count: int | None) -> int | None:
     """Return the number of rows after an operation on `count` rows; None if unknown."""
     match op:
         case Step() | Pool():
-            return count if op.keeps_rows else None
+            return count if steps.keeps_rows(op.work) else None
         case Limit():
             return None if count is None else min(count, op.num_rows)
         case Union():
@@ -341,7 +346,7 @@ def _list_sizes_after(op: Op, sizes: _Sizes, count: int | None) -> _Sizes:
         case Repartition() if op.least_rows is None:
             return None if count is None else [len(rows) for rows in op.rearrange([count])]
         case Step() | Pool():
-            return sizes if sizes is None or op.keeps_rows else [None for _ in sizes]
+            return sizes if sizes is None or steps.keeps_rows(op.work) else [None for _ in sizes]
         case Union():
             others = [sizes, *(other.get_optional_sizes() for other in op.others)]
             return None if None in others else [size for one in others for size in one or ()]

@@ -201,6 +201,23 @@ class Join(Query):
         return f"join({self.how}, {', '.join(self.on)})"
 
     def build(self, tables: Sequence[Table]) -> Statement:
+        return self._build(tables, is_part=False)
+
+    def build_part(self, tables: Sequence[Table]) -> Statement:
+        """Return the query for some of the left rows, if `can_be_parted`. The result has no order; its last columns
+        (`ROWS`) have the numbers of the left row and, where one is shown, of the right row."""
+        return self._build(tables, is_part=True)
+
+    def can_be_parted(self, tables: Sequence[Table]) -> bool:
+        """Return whether each left row has its result without the other left rows. Categories are known only when all
+        of a table has been read."""
+        return (
+            self.how in ("inner", "left_outer", "left_semi", "left_anti")
+            and all(tables)
+            and not any(map(arrow.is_categorical, tables[1].values()))
+        )
+
+    def _build(self, tables: Sequence[Table], *, is_part: bool) -> Statement:
         left, right = tables
         if not left or not right:
             return self._take_one(left, right)
@@ -220,16 +237,14 @@ class Join(Query):
                 if _is_float(kind)
             ]
         verb, where = JOINS[self.how], " AND ".join(conditions)
+        # A choice among the right rows is the same choice with the tables exchanged.
         if self.how in ("right_semi", "right_anti"):
-            return self._choose(verb, where, right, there, "t1", "t0")
+            return self._choose(verb, where, right, there, "t1", "t0", is_part=is_part)
         if self.how in ("left_semi", "left_anti"):
-            return self._choose(verb, where, left, here, "t0", "t1")
+            return self._choose(verb, where, left, here, "t0", "t1", is_part=is_part)
         columns, values, sources = self._list_columns(left, right, here, there)
-        return Statement(
-            sql=f"SELECT {', '.join(values)} FROM t0 {verb} t1 ON {where} ORDER BY t0.n NULLS LAST, t1.n NULLS LAST",
-            columns=columns,
-            sources={name: source for (name, _), source in zip(columns, sources, strict=True)},
-        )
+        named = {name: source for (name, _), source in zip(columns, sources, strict=True)}
+        return _finish(values, columns, named, f"t0 {verb} t1 ON {where}", ("t0.n", "t1.n"), is_part=is_part)
 
     def _take_one(self, left: Table, right: Table) -> Statement:
         """Return the query for a table without known columns, which has no rows, and one with columns."""
@@ -244,12 +259,12 @@ class Join(Query):
             sources={names.get(name, name): ((0 if left else 1, name),) for name in table},
         )
 
-    def _choose(self, verb: str, where: str, table: Table, places: Mapping[str, str], of: str, by: str) -> Statement:
-        return Statement(
-            sql=f"SELECT {', '.join(places.values())} FROM {of} {verb} {by} ON {where} ORDER BY {of}.n",
-            columns=tuple(table.items()),
-            sources={name: ((int(of[1:]), name),) for name in table},
-        )
+    def _choose(
+        self, verb: str, where: str, table: Table, places: Mapping[str, str], of: str, by: str, *, is_part: bool
+    ) -> Statement:
+        sources = {name: ((int(of[1:]), name),) for name in table}
+        source = f"{of} {verb} {by} ON {where}"
+        return _finish([*places.values()], tuple(table.items()), sources, source, (f"{of}.n",), is_part=is_part)
 
     def _list_columns(
         self, left: Table, right: Table, here: Mapping[str, str], there: Mapping[str, str]
@@ -259,10 +274,12 @@ class Join(Query):
         sources: list[tuple[tuple[int, str], ...]] = []
         others = dict(zip(self.on, self.right_on, strict=True))
         rest = [name for name in right if name not in self.right_on]
+        # Only names that both tables have get a suffix; keys have one column in the result.
         both = {name for name in left if name not in self.on} & set(rest)
         for name, kind in left.items():
             is_key = name in others
             found = _unify_keys(name, kind, others[name], right[others[name]]) if is_key else kind
+            # A row without a partner on the left has its key on the right.
             values.append(f"coalesce({here[name]}, {there[others[name]]})" if is_key else here[name])
             columns.append((name + self.left_suffix if name in both else name, found))
             sources.append(((0, name), (1, others[name])) if is_key else ((0, name),))
@@ -278,6 +295,29 @@ class Join(Query):
                 "right_suffix='_right', or give it another name with rename_columns()."
             )
         return tuple(columns), values, sources
+
+
+ROWS: Final = ("\0left", "\0right")
+"""The columns of a part of a join with the numbers of the rows. No user's column begins with a NUL character."""
+
+
+def _finish(
+    values: Sequence[str],
+    columns: tuple[tuple[str, Any], ...],
+    sources: Mapping[str, tuple[tuple[int, str], ...]],
+    source: str,
+    numbers: Sequence[str],
+    *,
+    is_part: bool,
+) -> Statement:
+    """Return the statement of a join: in the order of the rows, or with their numbers as its last columns."""
+    order = f" ORDER BY {', '.join(f'{number} NULLS LAST' for number in numbers)}"
+    if is_part:
+        values = [*values, *numbers]
+        columns += tuple((name, COMPUTED) for name, _ in zip(ROWS, numbers, strict=False))
+    return Statement(
+        sql=f"SELECT {', '.join(values)} FROM {source}{'' if is_part else order}", columns=columns, sources=sources
+    )
 
 
 def _unify_keys(
@@ -348,12 +388,14 @@ class Aggregate(Query):
                 value = _make_ranked(one, one.on, table) or one.make(present)
                 gaps = f"count(*) - count({present})"
             if _sees_gaps(one):
+                # The engine leaves missing values out. Where they count, one makes the result missing.
                 value = f"CASE WHEN {gaps} > 0 THEN NULL ELSE {value} END"
             values.append(value)
             columns.append((one.name, _find_result(one, kind, is_part=self.is_second)))
             if kind is not None:
                 sources[one.name] = ((0, _name_part(number, "part0") if self.is_second else one.on or ""),)
         _check_names(columns)
+        # Helpers are computed over the groups' rows first, because an aggregate cannot contain another one.
         source = f"(SELECT *, {', '.join(helpers)} FROM t0) AS t0" if helpers else "t0"
         group = f" GROUP BY {', '.join(keys)} ORDER BY {', '.join(order)}" if keys else ""
         return Statement(
@@ -430,6 +472,7 @@ def _make_ranked(one: aggregates.Aggregation, column: str | None, table: Table) 
     if column is None or one.word not in _EXTREMES or not list_ranks(table, [column]):
         return None
     at = list(table).index(column)
+    # The engine knows categories as texts, whose own order is another one.
     return f"arg_{one.word}(t0.c{at}, t0.r{at})"
 
 

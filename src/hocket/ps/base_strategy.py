@@ -9,22 +9,13 @@ from typing import Any, Final
 import numpy.typing as npt
 
 from hocket._base import texts
-from hocket.ps import (
-    checks,
-    closure_context,
-    embedding,
-    foreign,
-    handles,
-    initializers,
-    links,
-    optimizers,
-    partitioners,
-    registry,
-    snapshots,
-    variable,
-)
+from hocket.ps import checks
+from hocket.ps.access import closure_context, links
+from hocket.ps.checkpoint import snapshots
+from hocket.ps.rules import initializers, optimizers, partitioners
 from hocket.ps.stores import records
 from hocket.ps.stores.memory import Array
+from hocket.ps.variables import embedding, foreign, handles, registry, variable
 
 
 class BaseStrategy(abc.ABC):
@@ -192,7 +183,7 @@ class BaseStrategy(abc.ABC):
     def snapshot(self) -> snapshots.Snapshot:
         """Return all variables as they are now, in one cut, while training goes on.
 
-        The process must run on the first server's machine. See `hocket.ps.snapshots`.
+        The process must run on the first server's machine. See `hocket.ps.checkpoint.snapshots`.
         """
         return snapshots.take(self.address, self._list_made())
 

@@ -10,14 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn, final
 
 from hocket.core import actor, api, session
-from hocket.ps import base_strategy, checks, closure_context, errors, foreign, handles, links, strategy
+from hocket.ps import base_strategy, checks, errors, strategy
+from hocket.ps.access import closure_context, links
 from hocket.ps.executor import closures, scheduler, streams, worker, workers
 from hocket.ps.stores import gate
+from hocket.ps.variables import foreign, handles
 
 MAX_QUEUED: Final = 256 * 1024
 """Number of closures that may wait in the queue before `Coordinator.schedule` waits. TensorFlow's number."""
 
-_NEEDED: Final = ("hocket.ps.executor.worker", "hocket.ps.variable", "hocket.ps.embedding")
+_NEEDED: Final = ("hocket.ps.executor.worker", "hocket.ps.variables.variable", "hocket.ps.variables.embedding")
 """Modules that closures refer to. Workers have them imported from the start."""
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from hocket._base import addresses
-from hocket.ps import base_strategy, checkpoints, snapshots
+from hocket.ps import base_strategy
+from hocket.ps.checkpoint import checkpoints, snapshots
 
 POLL_SECONDS: Final = 0.5
 """Seconds between two looks for a new snapshot. A guess."""

@@ -11,7 +11,7 @@ from typing import Any, Final, final
 
 from hocket._base import showing
 from hocket.core import actor
-from hocket.ps import remote
+from hocket.ps.access import remote
 from hocket.ps.executor import streams
 from hocket.ps.stores import gate, memory, store
 

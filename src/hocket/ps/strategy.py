@@ -11,24 +11,14 @@ from typing import Any, Final, final
 
 from hocket import keywords
 from hocket.core import actor, api, session
-from hocket.ps import (
-    base_strategy,
-    checkpoints,
-    embedding,
-    foreign,
-    links,
-    optimizers,
-    partitioners,
-    registry,
-    scope,
-    server,
-    variable,
-)
-from hocket.ps import (
-    cluster as cluster_module,
-)
-from hocket.ps.stores import gate, memory_owners, mutex, records
+from hocket.ps import base_strategy, scope, server
+from hocket.ps import cluster as cluster_module
+from hocket.ps.access import links, memory_owners
+from hocket.ps.checkpoint import checkpoints
+from hocket.ps.rules import optimizers, partitioners
+from hocket.ps.stores import gate, mutex, records
 from hocket.ps.stores.memory import Array
+from hocket.ps.variables import embedding, foreign, registry, variable
 
 TIMEOUT_SECONDS: Final = 600.0
 """Seconds that a pull or a push may wait for other workers. A guess: longer than any healthy step."""
@@ -153,7 +143,7 @@ class ParameterServerStrategy(base_strategy.BaseStrategy):
     def save(self, path: str | os.PathLike[str], extra: Mapping[str, object] | None = None) -> str:
         """Write a checkpoint of all variables with their optimizers' slots; return its path.
 
-        See `hocket.ps.checkpoints`.
+        See `hocket.ps.checkpoint.checkpoints`.
 
         Args:
             path: A directory that does not exist, or a checkpoint, which is replaced; or an address (``s3://...``).

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, final
 
 from hocket.data import arrow, blocks, calls, plan, reading, steps
 from hocket.data import columns as data_columns
@@ -21,9 +21,8 @@ CALLER: Final = "predict()"
 MOST_KEPT: Final = 4
 """How many models a worker process keeps: models of other calls may be needed again, but each may be large. A guess."""
 
-_Apply: TypeAlias = Callable[[blocks.Block], blocks.Block]
 
-_kept: dict[str, _Apply] = {}
+_kept: dict[str, steps.Call] = {}
 """The models that this process has made, by the token of their call. The latest is last."""
 
 
@@ -76,8 +75,7 @@ def predict(
         constructor_kwargs=fn_constructor_kwargs,
     )
     op = call.build(
-        steps.map_batches,
-        keeps_rows=False,
+        steps.MapBatches,
         batch_size=batch_size,
         batch_format=blocks.check_format(batch_format),
         is_shared=True,
@@ -100,27 +98,27 @@ def predict(
 class _Prediction:
     """The function that a Spark task calls with the batches of its partition."""
 
-    op: plan.Op
+    op: plan.Step | plan.Pool
     schema: Any
     """The columns of the result, as an Arrow schema."""
     batch_size: int | None
     token: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def __call__(self, batches: Iterator[object]) -> Iterator[object]:
-        apply = self._get_apply()
+        work = self._get_work()
         for block in reading.cut_batches(map(_read, batches), self.batch_size, drop_last=False):
-            made = apply(block)
+            made = steps.call(work, block)
             if made.num_rows:
                 yield from self._fit(made).to_batches()
 
-    def _get_apply(self) -> _Apply:
+    def _get_work(self) -> steps.Call:
         if isinstance(self.op, plan.Step):
-            return self.op.apply
-        assert isinstance(self.op, plan.Pool), "a call is a step or a pool"
+            assert isinstance(self.op.work, steps.Call), "the step calls the function"
+            return self.op.work
         if self.token not in _kept:
             while len(_kept) >= MOST_KEPT:
                 del _kept[next(iter(_kept))]
-            _kept[self.token] = self.op.bind(self.op.make())
+            _kept[self.token] = steps.bind(self.op.work, self.op.make())
         return _kept[self.token]
 
     def _fit(self, made: blocks.Block) -> Any:

@@ -10,12 +10,12 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import NoReturn, Self, TypeVar
+from typing import Any, NoReturn, Self, TypedDict, TypeVar
 
 from hocket import data, exceptions, keywords
 from hocket.observe.runs import log
 from hocket.stores import places
-from hocket.train import configs, errors, refusals, spellings, user_callback, validation
+from hocket.train import configs, errors, refusals, spellings, trainer_docs, user_callback, validation
 from hocket.train import result as result_module
 from hocket.train.checkpoints import replica, storage
 from hocket.train.progress import display
@@ -26,17 +26,53 @@ from hocket.train.strategies import hosting
 
 _log = logging.getLogger("hocket.train")
 _Trainer = TypeVar("_Trainer", bound=type)
+_Config = TypeVar("_Config", bound=backend.BackendConfig)
+
+
+class TrainerOptions(TypedDict, total=False):
+    """The arguments that every trainer has. `DataParallelTrainer` documents each."""
+
+    train_loop_config: Mapping[str, object] | None
+    scaling_config: configs.ScalingConfig | None
+    run_config: configs.RunConfig | None
+    validation_config: validation.ValidationConfig | None
+    datasets: Mapping[str, data.Dataset] | None
+    dataset_config: datasets_module.DataConfig | None
+    metadata: None
+    resume_from_checkpoint: None
 
 
 def explained(**own: type) -> Callable[[_Trainer], _Trainer]:
     """Return a decorator of trainers: an unknown keyword raises an error that says what to write instead.
+
+    A framework's trainer declares only its own arguments, and ``**options``. The decorator completes its signature and
+    its documentation from `DataParallelTrainer`.
 
     Args:
         **own: The class of the trainer's own configuration, under the keyword that takes it.
     """
     aliases = {**spellings.TRAINER, **dict(zip(("backend_config",), own, strict=False))}
     nested = {"scaling_config": configs.ScalingConfig, "run_config": configs.RunConfig, **own}
-    return keywords.explained(aliases=aliases, nested=nested)
+
+    def decorate(cls: _Trainer) -> _Trainer:
+        if own:
+            _add_options(cls)
+        return keywords.explained(aliases=aliases, nested=nested)(cls)
+
+    return decorate
+
+
+def _add_options(cls: type) -> None:
+    """Give the constructor of a trainer the parameters of `TrainerOptions` in place of ``**options``."""
+    shared = inspect.signature(DataParallelTrainer).parameters
+    config, *others = (shared[name] for name in TrainerOptions.__annotations__)
+    method: Any = vars(cls)["__init__"]
+    signature = inspect.signature(method)
+    itself, function, *own, _ = signature.parameters.values()
+    parameters = [itself, function, config, *own, *others]
+    method.__signature__ = signature.replace(parameters=parameters)
+    names = [one.name for one in parameters]
+    cls.__doc__ = trainer_docs.complete(cls.__doc__ or "", DataParallelTrainer.__doc__ or "", names)
 
 
 @explained()
@@ -323,6 +359,12 @@ def check_type(name: str, value: object, kind: type) -> None:
     """Refuse a setting of the wrong type. None stands for the default."""
     if value is not None and not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, but received {value!r}. Write {name}={kind.__name__}(...).")
+
+
+def choose(name: str, given: _Config | None, kind: type[_Config]) -> _Config:
+    """Return a framework's configuration, with its defaults if none is given, and refuse one of the wrong type."""
+    check_type(name, given, kind)
+    return given or kind()
 
 
 def _check_function(function: object) -> bool:

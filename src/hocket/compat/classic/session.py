@@ -15,7 +15,7 @@ from typing import Any, final
 import cloudpickle
 
 from hocket._base import texts
-from hocket.train.rank import worker_session
+from hocket.train.rank import report_forms, worker_session
 from hocket.util import lookup
 
 TIMESTAMP = "_timestamp"
@@ -91,8 +91,8 @@ class RankSession:
 def perform(task: Task, function: Callable[..., object], args: tuple[object, ...]) -> object:
     """Run a training function of 2022 in a rank, and return its value. Ranks of `Trainer` run this function."""
     rank = worker_session.get_session("Trainer.run")
-    rank.classic = RankSession(task, rank)
-    return function(*args)
+    with report_forms.use_classic(rank, RankSession(task, rank)):
+        return function(*args)
 
 
 def _unwrap(state: dict[str, object]) -> dict[str, object]:

@@ -32,7 +32,8 @@ def get_optional_array(values: Sequence[object] | kinds.Array, kind: object = No
         try:
             found = pa.array(values, kind)
         except OverflowError:
-            found = pa.array(values, pa.uint64())
+            found = pa.array(values, pa.uint64())  # Arrow tries int64 alone
+        # Arrow takes pandas' times for Python's, which have microseconds.
         if kind is None and _holds(found.type, _is_moment) and "pandas" in sys.modules:
             finer = {unit for value in values for unit in _list_units(value)}
             found = pa.array(values, _refine(found.type)) if "ns" in finer else found
@@ -51,6 +52,7 @@ def _is_changed(found: Any, values: Sequence[object]) -> bool:
     """Return whether Arrow has changed the kind of a value: a time into a date, a text into bytes."""
     types = kinds.load("A column").types
     if types.is_timestamp(found.type):
+        # Beside a time with a zone, Arrow takes one without a zone for UTC.
         zones = {getattr(value, "tzinfo", None) is None for value in values if value is not None}
         return len(zones) > 1
     if types.is_date(found.type):
@@ -130,6 +132,7 @@ def convert(name: str, column: Any, kind: Any) -> Any:
     found = build_array(name, column)
     if found.type == kind:
         return found
+    # Nothing can be lost, also where Arrow knows no cast.
     if found.null_count == len(found):
         return pa.nulls(len(found), kind)
     try:
@@ -304,6 +307,7 @@ def merge_categories(name: str, dictionaries: Sequence[Any], *, ordered: bool) -
 
 
 def _order_categories(count: int, places: Sequence[Sequence[int]]) -> list[int]:
+    # Each column's order is a chain; the sorter finds one order that has them all.
     sorter: graphlib.TopologicalSorter[int] = graphlib.TopologicalSorter(dict.fromkeys(range(count), ()))
     for one in places:
         for before, after in itertools.pairwise(one):
@@ -381,6 +385,7 @@ def join_arrays(name: str, columns: Sequence[Any]) -> Any:
                 f"The parts of column {name!r}, from several blocks or chunks, cannot be joined as {kind}: {error} "
                 "Convert the column to another type with map_batches(), or make smaller blocks with repartition()."
             ) from error
+    # Arrow joins dictionaries only if they are equal.
     if all(one.type == kind and one.dictionary.equals(columns[0].dictionary) for one in columns):
         return pa.concat_arrays(columns)
     known = merge_categories(name, [one.dictionary for one in columns if len(one.dictionary)], ordered=kind.ordered)

@@ -67,6 +67,7 @@ def _teach_arrays() -> Any:
             return hash((self.extension_name, self.kind))
 
         def __reduce__(self) -> tuple[object, ...]:
+            # pickle cannot find a class that a function has made.
             return build_arrays_type, (self.kind,)
 
         def __str__(self) -> str:
@@ -238,6 +239,7 @@ def _unify_numbers(pa: Any, one: Any, other: Any) -> Any:
         digits = [
             kind.precision - kind.scale if types.is_decimal(kind) else len(str(1 << kind.bit_width)) for kind in pair
         ]
+        # Room for the longest part before the point, and for the longest one after it.
         width = max(digits) + scale
         return pa.decimal128(width, scale) if width <= 38 else pa.decimal256(width, scale) if width <= 76 else None
     if not all(types.is_integer(kind) or types.is_floating(kind) for kind in pair):
@@ -245,11 +247,12 @@ def _unify_numbers(pa: Any, one: Any, other: Any) -> Any:
     if all(map(types.is_floating, pair)):
         return max(pair, key=lambda kind: kind.bit_width)
     if any(map(types.is_floating, pair)):
-        return pa.float64()
+        return pa.float64()  # whole numbers that it lacks are refused by `convert`
     wide = max(pair, key=lambda kind: kind.bit_width)
     if types.is_signed_integer(one) == types.is_signed_integer(other):
         return wide
     (unsigned,) = filter(types.is_unsigned_integer, pair)
+    # The sign takes one bit, and the next wider type has it.
     bits = max(wide.bit_width, 2 * unsigned.bit_width)
     return pa.decimal128(20, 0) if bits > 64 else getattr(pa, f"int{bits}")()
 

@@ -48,7 +48,7 @@ LOOK_SECONDS: Final = 2.0
 class _Actor:
     """An actor of a pool. Its class is renamed after the step."""
 
-    _apply: Any = None
+    _work: Any = None
 
     def place(self) -> str:
         """Return the ID of the actor's node."""
@@ -57,14 +57,14 @@ class _Actor:
     def make(self, pool: plan.Pool) -> None:
         """Make the object that takes long to make."""
         try:
-            self._apply = pool.bind(pool.make())
+            self._work = steps.bind(pool.work, pool.make())
         except Exception as error:
             exceptions.mark_user_code(error)
             raise
 
     def run(self, block: blocks.Block, part: tuple[int, int] | None) -> tuple[blocks.Block, tasks.Size]:
         """Return the step's result for a block, and its size."""
-        found = steps.call(self._apply, block if part is None else block.cut(*part))
+        found = steps.call(self._work, block if part is None else block.cut(*part))
         return found, tasks.measure(found)
 
 

@@ -64,6 +64,7 @@ def _stream(
     found_pools = [op for op in whole.ops if isinstance(op, plan.Pool)]
     held_by_tasks = max([op.num_cpus for op in whole.ops if isinstance(op, plan.Step)], default=1.0)
     allotment, index = pools.Allotment(found_pools, options, held_by_tasks), itertools.count()
+    # Actors keep their CPUs while they live. A task that waited for one of these would never run.
     if allotment.holds_all:
         options = replace(options, task_cpus=0.0)
     watch = _pass_on if record is None else record.watch
@@ -74,12 +75,14 @@ def _stream(
         del ops[0]
     are_few = _are_few(whole.reads)
     before = list(itertools.takewhile(lambda op: isinstance(op, plan.Step), ops))
+    # A relation over files reads them itself, so no block is made for it.
     begins_relation = len(ops) == len(whole.ops) > len(before) and isinstance(ops[len(before)], plan.Relation)
     scan = plan.Plan(whole.reads, tuple(before)).find_scan() if begins_relation else None
     found: Any
     if scan is not None:
         first, found = _list_steps(before), scan
     else:
+        # Few tasks that read many blocks each would leave CPUs idle, so other tasks run the steps.
         first = [] if are_few else _list_steps(itertools.takewhile(_is_step, ops))
         found = watch(_describe(first, "read"), tasks.take_steps(reads, first, options, scope))
     for is_step, group in itertools.groupby(ops[len(first) :], key=_is_step):
@@ -137,6 +140,7 @@ def _store(found: Blocks, options: settings.ExecutionOptions) -> list[block_read
 
 def find_block(whole: plan.Plan, options: settings.ExecutionOptions) -> blocks.Block:
     """Return the first block of a plan that has rows; the first block if none has."""
+    # Steps and pools work on each block alone, so one read is enough.
     if whole.get_optional_count() and all(isinstance(op, plan.Step | plan.Pool) for op in whole.ops):
         first_read = next(read for read in whole.reads if read.num_rows)
         whole = plan.Plan((first_read,), whole.ops)
@@ -228,7 +232,11 @@ def _put_together(
 def _relate(
     found: Blocks | scans.Scan, op: plan.Relation, options: settings.ExecutionOptions, scope: scopes.Scope
 ) -> Blocks:
-    others = [other.find_scan() or _stream(other, options, None, scope) for other in op.others]
+    others: list[Blocks | scans.Scan] = []
+    for other in op.others:
+        scan = other.find_scan()
+        is_scan = scan is not None and not relations.wants_blocks(op.query, scan)
+        others.append(scan if scan is not None and is_scan else _stream(other, options, None, scope))
     yield from relations.relate([found, *others], op.query, options, scope)
 
 
@@ -292,6 +300,7 @@ def build_source(whole: plan.Plan, options: settings.ExecutionOptions, *, stays_
     """Execute a plan. See `Dataset.build_source`."""
     seed = None
     if whole.ops and isinstance(whole.ops[-1], plan.Shuffle):
+        # The ledger draws an order for each epoch, so this shuffle moves no rows.
         seed, whole = whole.ops[-1].seed, plan.Plan(whole.reads, whole.ops[:-1])
     if stays_here:
         return Source([found for found in stream(whole, options) if found.num_rows], seed)

@@ -83,12 +83,11 @@ def _run(
 def _scan(read: block_reads.Read | blocks.Block, steps: Sequence[plan.Step]) -> tuple[blocks.Block, int] | None:
     """Return the block that DuckDB makes of a read and the first steps, and the number of these steps; None if it
     cannot do all of that."""
-    at = next((at for at, step in enumerate(steps) if step.take_scan is not None), None)
-    if at is None or isinstance(read, blocks.Block):
-        return None
-    scan = plan.scan_steps(scans.open_scan([read]), steps[:at])
-    take = steps[at].take_scan
-    return None if scan is None or take is None else (take(scan), at + 1)
+    for at, step in enumerate(steps):
+        if isinstance(step.work, steps_module.Summarize) and not isinstance(read, blocks.Block):
+            scan = plan.scan_steps(scans.open_scan([read]), steps[:at])
+            return None if scan is None else (step.work.take_scan(scan), at + 1)
+    return None
 
 
 def _run_all(read: block_reads.ManyRead, number: int, work: _Work) -> Iterator[blocks.Block | Size]:
@@ -118,7 +117,7 @@ class _GroupsRead:
     one group's result, is in memory at a time."""
 
     read: block_reads.Read
-    step: plan.Step
+    work: steps_module.MapGroups
     context: settings.DataContext
 
     num_rows: None = None
@@ -133,14 +132,14 @@ class _GroupsRead:
         block = fetch(self.read) if isinstance(self.read, there) else self.read()
         made: list[blocks.Block] = []
         num_bytes = 0
-        for group in steps_module.iter_groups(block, self.step.apply):
-            made.append(self.step.take(group, 0))
+        for group in self.work.iter_groups(block):
+            made.append(steps_module.call(self.work, group))
             num_bytes += made[-1].count_bytes()
             if num_bytes >= self.context.get_block_bytes():
                 yield blocks.join(made)
                 made, num_bytes = [], 0
         if made or not block.num_rows:
-            yield blocks.join(made or [self.step.take(block, 0)])
+            yield blocks.join(made or [steps_module.call(self.work, block)])
 
 
 def give_memory_back() -> None:
@@ -243,8 +242,9 @@ def take_steps(
     held: dict[str, Any] = {name: value for step in steps for name, value in step.resources.items()}
     name = " -> ".join(step.name for step in steps) or "read"
     task = make_task(scope, _run, name, num_cpus, **held)
-    if steps and steps_module.takes_groups(steps[0].apply):
-        reads = map(functools.partial(_GroupsRead, step=steps[0], context=context), reads)
+    first_work = steps[0].work if steps else None
+    if isinstance(first_work, steps_module.MapGroups):
+        reads = map(functools.partial(_GroupsRead, work=first_work, context=context), reads)
         steps = steps[1:]
     shared = api.put(_Work(tuple(steps), context))
     numbered = ((getattr(read, "number", at) if keeps_numbers else at, read) for at, read in enumerate(reads))

@@ -77,6 +77,7 @@ def _compare(name: str) -> Callable[..., Value]:
         is_integer, is_float = pa.types.is_integer, pa.types.is_floating
         kinds = (left.type, right.type)
         if all(map(is_integer, kinds)) and pa.types.is_decimal(arrow.unify(kinds)):
+            # No type of 64 bits has all numbers of both.
             return function(*(one.cast(pa.decimal128(20, 0)) for one in (left, right)))
         try:
             return function(left, right)
@@ -116,6 +117,7 @@ def _compute_each(left: Value, right: Value, function: Callable[[Any, Any], obje
 
 
 def _add(compute: Any, left: Value, right: Value) -> Value:
+    # An expression has no type before it meets a column.
     if not isinstance(left, compute.Expression) and _is_text(left) and _is_text(right):
         return compute.binary_join_element_wise(left, right, "")
     return _call_with_fractions(compute.add_checked, *_align(compute, left, right))
@@ -138,6 +140,7 @@ def _divide(compute: Any, left: Value, right: Value) -> Value:
 def _negate(compute: Any, value: Value) -> Value:
     types = _load().types
     if not isinstance(value, compute.Expression) and types.is_unsigned_integer(value.type):
+        # A negative number needs one bit more.
         value = value.cast(f"int{min(64, 2 * value.type.bit_width)}")
     return compute.negate_checked(value)
 
@@ -171,6 +174,7 @@ def _as_python(compute: Any, left: Value, right: Value, function: Any) -> Value:
     values = [one.as_py() if isinstance(one, pa.Scalar) else one.to_numpy(zero_copy_only=False) for one in sides]
     if isinstance(mask, pa.Scalar):
         return pa.scalar(None if mask.as_py() else float(function(*values)), "float64")
+    # A missing value counts as NaN here, and the mask takes the result out.
     with np.errstate(invalid="ignore"):
         found = function(*[np.nan if one is None else one for one in values])
     return pa.array(found, mask=mask.to_numpy(zero_copy_only=False))
@@ -182,6 +186,7 @@ def _is_in(compute: Any, value: Value, *, values: tuple[Any, ...]) -> Value:
     pa = _load()
     held: Any = arrow.get_optional_array(values)
     found = pa.array(values) if held is None else held
+    # A list of missing values alone has no type of its own.
     if found.type != value.type and pa.types.is_null(found.type):
         found = found.cast(value.type)
     elif found.type != value.type:
@@ -252,9 +257,11 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Value]]] = {
     "power": _calculate("power_checked"),
     "negate": _negate,
     **{name: _compare(name) for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")},
+    # As in SQL: false and a missing value is false.
     "and": _pick("and_kleene"),
     "or": _pick("or_kleene"),
     "invert": _pick("invert"),
+    # A NaN is a missing value, as everywhere in this room.
     "is_null": lambda compute, value: value.is_null(nan_is_null=True),
     "is_not_null": lambda compute, value: compute.invert(value.is_null(nan_is_null=True)),
     "is_in": _is_in,

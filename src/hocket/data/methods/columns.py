@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from hocket.data import block_reads, blocks, calls, plan, steps
 from hocket.data.expressions import tree
@@ -25,7 +22,7 @@ def select_columns(self: Self, cols: str | Sequence[str], **of_ray: object) -> S
     """
     calls.check_scheduling("select_columns", of_ray)
     names = _check_names("select_columns", cols)
-    return _try(self, "select_columns", steps.select_columns, names, looks_at=names)
+    return _try(self, "select_columns", steps.SelectColumns(names))
 
 
 def drop_columns(self: Self, cols: str | Sequence[str], **of_ray: object) -> Self:
@@ -41,7 +38,7 @@ def drop_columns(self: Self, cols: str | Sequence[str], **of_ray: object) -> Sel
     """
     calls.check_scheduling("drop_columns", of_ray)
     names = () if isinstance(cols, list | tuple) and not cols else _check_names("drop_columns", cols)
-    return _try(self, "drop_columns", steps.drop_columns, names)
+    return _try(self, "drop_columns", steps.DropColumns(names))
 
 
 def rename_columns(self: Self, names: Mapping[str, str] | Sequence[str], **of_ray: object) -> Self:
@@ -66,7 +63,7 @@ def rename_columns(self: Self, names: Mapping[str, str] | Sequence[str], **of_ra
     new = given.values() if isinstance(given, dict) else given
     if not all(isinstance(name, str) for name in new):
         raise TypeError(f"rename_columns() needs texts as new names, but received {names!r}. Write {{'old': 'new'}}.")
-    return _try(self, "rename_columns", steps.rename_columns, given)
+    return _try(self, "rename_columns", steps.RenameColumns(given))
 
 
 def add_column(
@@ -86,7 +83,7 @@ def add_column(
     """
     form = blocks.check_format(batch_format)
     call = calls.read_call("add_column", fn, how, own=["batch_format"])
-    return self._then(call.build(steps.add_column, keeps_rows=True, column=col, batch_format=form))
+    return self._then(call.build(steps.AddColumn, column=col, batch_format=form))
 
 
 def with_column(self: Self, column_name: str, expr: tree.Expr, **of_ray: object) -> Self:
@@ -125,33 +122,19 @@ def with_columns(self: Self, exprs: Mapping[str, tree.Expr]) -> Self:
                 f"with_column({name!r}) takes an expression, but received {expr!r:.80}. Write col('x') + 1, or "
                 "lit(value) for a value; add_column() takes a function."
             )
-    step = functools.partial(steps.with_columns, dict(several))
-    return self._then(plan.Step(apply=step, name=f"with_column({', '.join(several)})", keeps_rows=True))
+    work = steps.WithColumns(dict(several))
+    return self._then(plan.Step(work=work, name=f"with_column({', '.join(several)})"))
 
 
-def _try(
-    self: Self,
-    name: str,
-    apply: Callable[[Any, blocks.Block], blocks.Block],
-    columns: object,
-    looks_at: tuple[str, ...] | None = None,
-) -> Self:
+def _try(self: Self, name: str, work: steps.SelectColumns | steps.DropColumns | steps.RenameColumns) -> Self:
     """Add a step that only changes columns.
 
     If that costs nothing, the step runs once on no rows, to raise for a mistake at the faulty call.
-
-    Args:
-        name: Name of the step.
-        apply: Takes `columns` and a block.
-        columns: The columns, or their new names.
-        looks_at: The columns that the step needs, if its result has no others. None: all.
     """
     reads, ops = self._plan.reads, self._plan.ops
     if not ops and reads and isinstance(reads[0], block_reads.Held):
-        apply(columns, reads[0].block.cut(0, 0))
-    step = functools.partial(apply, columns)
-    scan = None if looks_at is None else operator.methodcaller("select", looks_at)
-    return self._then(plan.Step(apply=step, name=name, keeps_rows=True, columns=looks_at, scan=scan))
+        work.apply(reads[0].block.cut(0, 0))
+    return self._then(plan.Step(work=work, name=name))
 
 
 def _check_names(verb: str, given: str | Sequence[str]) -> tuple[str, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -120,15 +118,7 @@ def map_batches(
         more=calls.read_options("map_batches", fn, remote_args, keywords.list_names(map_batches)),
     )
     form = blocks.check_format(batch_format)
-    return self._then(
-        call.build(
-            steps.map_batches,
-            keeps_rows=False,
-            batch_size=size,
-            batch_format=form,
-            is_shared=zero_copy_batch,
-        )
-    )
+    return self._then(call.build(steps.MapBatches, batch_size=size, batch_format=form, is_shared=zero_copy_batch))
 
 
 def map_rows(self: Self, fn: Callable[..., blocks.Row | Awaitable[blocks.Row]] | type, **how: Any) -> Self:
@@ -148,7 +138,7 @@ def map_rows(self: Self, fn: Callable[..., blocks.Row | Awaitable[blocks.Row]] |
         >>> data.range(2).map(lambda row: {"square": row["id"] ** 2}).take_all()
         [{'square': 0}, {'square': 1}]
     """
-    return self._then(calls.read_call("map", fn, how).build(steps.map_rows, keeps_rows=True))
+    return self._then(calls.read_call("map", fn, how).build(steps.MapRows))
 
 
 def flat_map(
@@ -165,7 +155,7 @@ def flat_map(
     Raises:
         TypeError: `fn` is neither a function nor a class whose instances can be called.
     """
-    return self._then(calls.read_call("flat_map", fn, how).build(steps.flat_map_rows, keeps_rows=False))
+    return self._then(calls.read_call("flat_map", fn, how).build(steps.FlatMapRows))
 
 
 def filter_rows(
@@ -202,14 +192,12 @@ def filter_rows(
             "filter(expr='x > 3')."
         )
     if expr is None:
-        return self._then(calls.read_call("filter", fn, how, ("expr",)).build(steps.filter_rows, keeps_rows=False))
+        return self._then(calls.read_call("filter", fn, how, ("expr",)).build(steps.FilterRows))
     calls.read_call("filter", fn, how, ("expr",))  # raises for an unknown keyword first
     if how:
         raise ValueError(f"filter(expr=...) calls no function, so {sorted(how)} would have no effect. Leave this out.")
-    read = text.read(expr)
-    step = functools.partial(steps.filter_expression, expression=read, given=f"{expr!s:.80}")
-    scan = operator.methodcaller("filter", read)
-    return self._then(plan.Step(apply=step, name=f"filter({expr!s:.40})", keeps_rows=False, scan=scan))
+    work = steps.FilterExpression(text.read(expr), given=f"{expr!s:.80}")
+    return self._then(plan.Step(work=work, name=f"filter({expr!s:.40})"))
 
 
 # --- choice of rows ---------------------------------------------------------------------------------------------------
@@ -242,9 +230,8 @@ def random_sample(self: Self, fraction: float, *, seed: Seed = None) -> Self:
     """
     if not reading.is_number(fraction, 0, 1):
         raise ValueError(f"fraction must be from 0 to 1, but received {fraction!r}. Write random_sample(0.1).")
-    step = functools.partial(steps.sample_rows, fraction=fraction, seed=choose_seed(seed))
-    name = f"random_sample({fraction})"
-    return self._then(plan.Step(apply=step, name=name, keeps_rows=False, is_numbered=True))
+    work = steps.SampleRows(fraction, seed=choose_seed(seed))
+    return self._then(plan.Step(work=work, name=f"random_sample({fraction})"))
 
 
 # --- the order and the number of blocks -------------------------------------------------------------------------------

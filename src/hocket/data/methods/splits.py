@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import itertools
 import math
 import secrets
@@ -58,19 +58,10 @@ def streaming_train_test_split(
         raise ValueError(f"seed={seed!r} is for split_type='random' only: hashes are always the same. Leave it out.")
     reading.check_count("seed", seed, 0)
     chosen = secrets.randbelow(1 << 31) if seed is None else int(seed)
-    step = functools.partial(steps.take_share, share=test_size, seed=chosen, column=hash_column)
-    parts = [
-        self._then(
-            plan.Step(
-                apply=functools.partial(step, is_test=is_test),
-                name=f"streaming_train_test_split({test_size})",
-                keeps_rows=False,
-                is_numbered=True,
-            )
-        )
-        for is_test in (False, True)
-    ]
-    return parts[0], parts[1]
+    name = f"streaming_train_test_split({test_size})"
+    train = steps.TakeShare(share=test_size, seed=chosen, column=hash_column, is_test=False)
+    test = dataclasses.replace(train, is_test=True)
+    return self._then(plan.Step(work=train, name=name)), self._then(plan.Step(work=test, name=name))
 
 
 def split(self: Self, n: int, *, equal: bool = False, locality_hints: object = None) -> list[Self]:

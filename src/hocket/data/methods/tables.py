@@ -6,7 +6,7 @@ import copy
 import functools
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from hocket import keywords
 from hocket._base import missing
@@ -19,8 +19,6 @@ from hocket.data.methods.contract import Planned, Self
 D = TypeVar("D", bound=Planned)
 
 Aggregate: TypeAlias = aggregates.Aggregation | aggregates.Accumulating
-
-_KEEPS: Final[dict[str, Any]] = {"name": "select_columns", "keeps_rows": True}
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -311,11 +309,11 @@ class GroupedData(Generic[D]):
             return self._accumulate(own)
         names = [one.name for one in own]
         beside: Any = self._accumulate(own)
-        beside = beside._then(plan.Step(apply=functools.partial(steps.select_columns, tuple(names)), **_KEEPS))
+        beside = beside._then(plan.Step(work=steps.SelectColumns(tuple(names)), name="select_columns"))
         found: Any = self._compute_sql(sql)
         found = found._then(plan.Zip((beside._plan,)))
         order = (*self._keys, *(one.name for one in aggs))
-        made: D = found._then(plan.Step(apply=functools.partial(steps.select_columns, order), **_KEEPS))
+        made: D = found._then(plan.Step(work=steps.SelectColumns(order), name="select_columns"))
         return made
 
     def _compute_sql(self, aggs: tuple[aggregates.Aggregation, ...]) -> D:
@@ -323,14 +321,12 @@ class GroupedData(Generic[D]):
         found: Any = self._dataset
         if query.can_be_parted():
             parts = relations.AggregateParts(self._keys, aggs)
-            step = plan.Step(
-                apply=functools.partial(engine.apply, parts),
-                name=parts.name,
-                keeps_rows=False,
-                columns=parts.columns,
+            work = steps.Summarize(
+                function=functools.partial(engine.apply, parts),
                 take_scan=functools.partial(engine.take_scan, parts),
+                columns=parts.columns,
             )
-            found = found._then(step)
+            found = found._then(plan.Step(work=work, name=parts.name))
             query = relations.Aggregate(self._keys, aggs, is_second=True)
         made: D = found._then(plan.Relation(query=query))
         return made
@@ -341,10 +337,11 @@ class GroupedData(Generic[D]):
             raise ValueError(f"Two columns of the result would have the same name: {names}. Choose other names.")
         name = f"aggregate({', '.join(one.name for one in aggs)})"
         found: Any = self._dataset
-        step = functools.partial(engine.accumulate, self._keys, aggs)
-        found = found._then(plan.Step(apply=step, name=name, keeps_rows=False))._then(plan.Repartition(1))
-        step = functools.partial(engine.merge, self._keys, aggs)
-        made: D = found._then(plan.Step(apply=step, name=name, keeps_rows=False))
+        add = functools.partial(engine.accumulate, self._keys, aggs)
+        found = found._then(plan.Step(work=steps.EachBlock(add, keeps_rows=False), name=name))
+        merge = functools.partial(engine.merge, self._keys, aggs)
+        found = found._then(plan.Repartition(1))
+        made: D = found._then(plan.Step(work=steps.EachBlock(merge, keeps_rows=False), name=name))
         return made
 
     def count(self) -> D:
@@ -416,9 +413,7 @@ class GroupedData(Generic[D]):
         """
         form = blocks.check_format(batch_format)
         call = calls.read_call("map_groups", fn, how, ("batch_format", "zero_copy_batch"))
-        op = call.build(
-            steps.map_groups, keeps_rows=False, keys=self._keys, batch_format=form, is_shared=zero_copy_batch
-        )
+        op = call.build(steps.MapGroups, keys=self._keys, batch_format=form, is_shared=zero_copy_batch)
         found: Any = self._dataset
         if self._keys:
             engine.load("groupby()")

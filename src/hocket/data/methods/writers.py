@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hocket import keywords
-from hocket.data import arrow, plan, reading
+from hocket.data import arrow, plan, reading, steps
 from hocket.data.methods import looking
 from hocket.data.methods.contract import Planned
 from hocket.data.sources import custom, forms, naming, sinks, writing
@@ -211,7 +211,7 @@ def write_datasink(
     try:
         write = functools.partial(custom.write_block, datasink)
         name = f"write to {datasink.get_name()}"
-        step = plan.Step(apply=write, name=name, keeps_rows=False, is_numbered=True, concurrency=concurrency)
+        step = plan.Step(work=steps.WriteBlock(write), name=name, concurrency=concurrency)
         least = getattr(datasink, "min_rows_per_write", None)
         source = self if least is None else self._then(plan.Repartition(least_rows=least))
         rows = looking.take_all(source._then(step))
@@ -246,13 +246,7 @@ def write_files(
         names_columns=flavor == "hive",
         needs_run=caller == "write_parquet()" and how.get("mode", "append") == "append",
     )
-    step = plan.Step(
-        apply=target.write,
-        name=caller[:-2],
-        keeps_rows=False,
-        is_numbered=True,
-        concurrency=how.get("concurrency"),
-    )
+    step = plan.Step(work=steps.WriteBlock(target.write), name=caller[:-2], concurrency=how.get("concurrency"))
     source = self if least is None else self._then(plan.Repartition(least_rows=least))
     try:
         written = writing.list_files(target, looking.take_all(source._then(step)))

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, TypeAlias, TypeVar, final
 
 from hocket import keywords
 from hocket._base import texts
-from hocket.data import blocks, calls, dataset, reading
+from hocket.data import blocks, calls, dataset, reading, steps
 from hocket.data.preprocessors import saving
 from hocket.stores import local_files
 
@@ -342,13 +342,7 @@ def add_step(
     """Return a data set with a further step, which receives blocks unchanged. `map_batches` would turn all columns into
     numpy arrays: whole numbers with a missing value would become floats."""
     call = calls.read_call(verb, step, {name: value for name, value in how.items() if value is not None})
-    return ds._then(call.build(_call, keeps_rows=keeps_rows))
-
-
-def _call(
-    block: blocks.Block, *, function: NamedStep, args: tuple[object, ...], kwargs: Mapping[str, object]
-) -> blocks.Block:
-    return function(block)
+    return ds._then(call.build(steps.MapBlocks, keeps_rows=keeps_rows))
 
 
 def check_dataset(verb: str, given: object) -> None:

@@ -2,7 +2,7 @@
 
 A `Scan` expresses the beginning of a plan, up to a relation, in SQL: the files, the columns and the conditions. It
 starts with reads that know their file and their rows in it (`ScanRead`), and grows with each step that has an
-equivalent in SQL (`plan.Step.scan`). A step whose result could differ there for a missing value, NaN or the last bit
+equivalent in SQL (`plan.Step.extend`). A step whose result could differ there for a missing value, NaN or the last bit
 has none. Then blocks are made as for any other plan.
 """
 
@@ -69,6 +69,19 @@ class Scan:
     def num_rows(self) -> int:
         """Number of rows of the reads, before the conditions."""
         return sum(file.stop - file.start for file in self.files)
+
+    @property
+    def num_bytes(self) -> int | None:
+        """Size of the blocks of the reads, before the conditions; None if it is unknown."""
+        sizes = [read.num_bytes for read in self.reads]
+        return None if None in sizes else sum(size or 0 for size in sizes)
+
+    def split(self) -> list[Scan]:
+        """Return a scan for each read."""
+        return [
+            dataclasses.replace(self, reads=(read,), files=(file,))
+            for read, file in zip(self.reads, self.files, strict=True)
+        ]
 
     def select(self, names: Sequence[str]) -> Scan | None:
         """Return a scan of some of the columns, in this order; None if one is missing or occurs twice."""

@@ -25,7 +25,8 @@ from hocket import exceptions
 from hocket._base import texts
 from hocket.core import api
 from hocket.engine import contract, unsendable, values
-from hocket.ps import errors, links
+from hocket.ps import errors
+from hocket.ps.access import links
 from hocket.ps.executor import closures, scheduler, streams, worker
 
 DEPTH: Final = 2

@@ -31,8 +31,9 @@ import numpy as np
 
 from hocket.core import actor, api
 from hocket.engine import contract
-from hocket.ps import closure_context, foreign, remote
+from hocket.ps.access import closure_context, remote
 from hocket.ps.stores import gate, memory, mutex
+from hocket.ps.variables import foreign
 
 ASKABLE: Final = frozenset({"list_owned", "take"})
 """The names in `Deal` that a worker on another machine may use, through the first server."""

@@ -15,7 +15,7 @@ from hocket._base import texts
 from hocket.collective import segment
 from hocket.core import actor
 from hocket.engine import stacks, values
-from hocket.ps import closure_context
+from hocket.ps.access import closure_context
 from hocket.ps.executor import closures, streams
 
 VALUE, ERROR, OUT_OF_DATA, BAD_INPUT = range(4)

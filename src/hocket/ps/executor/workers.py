@@ -14,7 +14,7 @@ from hocket import exceptions
 from hocket._base import showing
 from hocket.collective import segment
 from hocket.engine import descendants, stack_questions
-from hocket.ps import links
+from hocket.ps.access import links
 from hocket.ps.executor import dispatcher, scheduler, worker
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from hocket import keywords
 from hocket._base import showing
-from hocket.ps import initializers, optimizers
+from hocket.ps.rules import initializers, optimizers
 from hocket.ps.stores import memory
 
 

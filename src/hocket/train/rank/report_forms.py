@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import warnings
-from collections.abc import Callable
-from typing import Any, ParamSpec, Protocol, overload
+from collections.abc import Callable, Iterator
+from typing import Any, Final, ParamSpec, Protocol, overload
 
 from hocket.train.rank import rank_info, worker_session
 
@@ -15,10 +16,37 @@ P = ParamSpec("P")
 _warned: set[str] = set()
 
 
-def get_optional_classic() -> worker_session.ClassicSession | None:
+class ClassicSession(Protocol):
+    """The session of a rank of the trainer of 2022, behind `report`, `save_checkpoint` and `load_checkpoint`."""
+
+    checkpoint: dict[str, Any] | None
+    """The last saved checkpoint, or the checkpoint that the run began with."""
+
+    def report(self, metrics: dict[str, Any]) -> None:
+        """Send metrics to the driver, and wait until it has taken them."""
+
+    def save_checkpoint(self, state: dict[str, Any]) -> None:
+        """Send a checkpoint to the driver, and wait until it has taken it."""
+
+
+_classic: Final[dict[worker_session.WorkerSession, ClassicSession]] = {}
+"""The sessions of 2022 in this process, each by the rank's session that carries it."""
+
+
+@contextlib.contextmanager
+def use_classic(rank: worker_session.WorkerSession, session: ClassicSession) -> Iterator[None]:
+    """Have the functions of 2022 use a session in a rank during the block."""
+    _classic[rank] = session
+    try:
+        yield
+    finally:
+        del _classic[rank]
+
+
+def get_optional_classic() -> ClassicSession | None:
     """Return the session behind the functions of 2022 in this rank; None if this is not a rank of `Trainer`."""
     session = worker_session.get_optional_session()
-    return None if session is None else session.classic
+    return None if session is None else _classic.get(session)
 
 
 def get_optional_info(caller: str) -> rank_info.RankInfo | None:

@@ -7,6 +7,7 @@ function starts can report too.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import shutil
@@ -14,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, final
 
 from hocket import exceptions
 from hocket._base import spending, texts
@@ -31,19 +32,7 @@ MOST_BYTES = 1 << 20
 driver in milliseconds. A guess."""
 
 
-class ClassicSession(Protocol):
-    """The session of a rank of the trainer of 2022, behind `report`, `save_checkpoint` and `load_checkpoint`."""
-
-    checkpoint: dict[str, Any] | None
-    """The last saved checkpoint, or the checkpoint that the run began with."""
-
-    def report(self, metrics: dict[str, Any]) -> None:
-        """Send metrics to the driver, and wait until it has taken them."""
-
-    def save_checkpoint(self, state: dict[str, Any]) -> None:
-        """Send a checkpoint to the driver, and wait until it has taken it."""
-
-
+@final
 class WorkerSession:
     """The state behind `report` and `get_checkpoint` in one rank.
 
@@ -67,8 +56,6 @@ class WorkerSession:
         self.batch_part = info.rank, info.world_size
         """The index of this rank's part of each step's rows, and the number of parts. A strategy may change them."""
         self._pid = os.getpid()
-        self.classic: ClassicSession | None = None
-        """The session that takes reports and checkpoints instead, in a rank of the trainer of 2022."""
         self._cache = checkpoint_cache
         start = info.start_checkpoint
         self.checkpoint = None if start is None else self._adapt(start)
@@ -360,6 +347,10 @@ class WorkerSession:
             )
         self._trackers[name] = get_state
         return self.info.start_positions.get(name)
+
+    def keep_positions(self, positions: reports.Positions) -> None:
+        """Save these positions of loaders with each checkpoint from now on. The loaders are another run's."""
+        self._trackers.update({name: functools.partial(dict, position) for name, position in positions.items()})
 
     def follow(self, cursor: cursor_module.Cursor, name: str | None, caller: str) -> None:
         """Save a loader's position with each checkpoint, and restore its position at the attempt's start.

@@ -35,9 +35,9 @@ import numpy.typing as npt
 from hocket import exceptions, ps
 from hocket._base import texts
 from hocket.collective import turns
-from hocket.ps import closure_context, links
 from hocket.ps import errors as ps_errors
 from hocket.ps import strategy as strategy_module
+from hocket.ps.access import closure_context, links
 from hocket.ps.stores import gate, records
 from hocket.train import strategies
 from hocket.train.rank import worker_session
@@ -304,7 +304,7 @@ class Client:
         return value
 
     def look_up(self, table: Any, ids: Array, *, begins_step: bool) -> Any:
-        """Return rows of a table, a `hocket.ps.embedding.Lookup`.
+        """Return rows of a table, a `hocket.ps.variables.embedding.Lookup`.
 
         Args:
             table: The table.

@@ -78,7 +78,7 @@ class TuneReportCheckpointCallback(pl.Callback):  # type: ignore[misc]  # Lightn
         if not self._saves:
             tune.report(metrics)
             return
-        with trial_session.get_session("report").open_folder() as folder:
+        with trial_session.get_session("report").rank.open_folder() as folder:
             trainer.save_checkpoint(str(Path(folder, self._filename)))
             tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
 

@@ -18,6 +18,6 @@ class TrialReports(reports.BoosterReports):
         if save is None:
             tune.report(metrics)
             return
-        with trial_session.get_session("report").open_folder() as folder:
+        with trial_session.get_session("report").rank.open_folder() as folder:
             save(str(Path(folder, filename)))
             tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))

@@ -46,6 +46,7 @@ def draw(found: Sequence[results.Result], kind: str, metric: str, mode: str) -> 
 
 def _read(metrics: Any, metric: str) -> float | None:
     value = plain.get_metric(metrics, metric)
+    # A bool measures nothing, and infinity has no place on an axis.
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
@@ -82,6 +83,7 @@ def _draw_curves(figure: Any, shown: Shown, metric: str, mode: str) -> None:
 def _list_parameters(shown: Shown) -> dict[str, list[Any]]:
     """Return the hyperparameters whose values differ, each with its values by trial."""
     rows = [dict(flat_values.flatten(one.config)) for one, _ in shown]
+    # A conditional hyperparameter has no value in some trials, so no place on an axis.
     names = [name for name in rows[0] if all(name in row for row in rows)] if rows else []
     columns = {name: [row[name] for row in rows] for name in names}
     return {name: values for name, values in columns.items() if len({str(value) for value in values}) > 1}
@@ -134,6 +136,7 @@ def _draw_parallel(figure: Any, shown: Shown, metric: str, mode: str) -> None:
             places = [math.log10(place) for place in places]
         low, high = min(places), max(places)
         heights.append([(place - low) / (high - low) if high > low else 0.5 for place in places])
+    # The last axis is the metric: a trial's height there, or its depth, chooses the colour.
     ranks = heights[-1] if mode == "max" else [1 - height for height in heights[-1]]
     for row, rank in zip(zip(*heights, strict=True), ranks, strict=True):
         axes.plot(range(len(columns)), row, color=(0.1, 0.3 + 0.5 * rank, 0.9 - 0.8 * rank), alpha=0.3 + 0.6 * rank)
@@ -201,6 +204,7 @@ def _compute_importances(
     optuna = adapter.load()
     if len(values) < 2:
         raise ValueError(f"Importances need at least two trials with a value, but there are {len(values)}.")
+    # Optuna compares hyperparameters; a single one has all of the importance.
     if len(parameters) < 2:
         return dict.fromkeys(parameters, 1.0)
     columns = {name: _convert(optuna, column) for name, column in parameters.items()}
@@ -243,6 +247,7 @@ def _convert(optuna: Any, column: Sequence[Any]) -> tuple[Any, list[Any]]:
         words = [str(value) for value in column]
         return kinds.CategoricalDistribution(sorted(set(words))), words
     log = _is_logarithmic(column)
+    # Optuna computes with floats, which do not have larger whole numbers.
     if all(isinstance(value, numbers.Integral) and abs(int(value)) < 2**53 for value in column):
         whole = [int(value) for value in column]
         return kinds.IntDistribution(min(whole), max(whole), log=log), whole

@@ -126,7 +126,7 @@ class ClassProgram:
 
     @staticmethod
     def _write(instance: trainable.Trainable, session: trial_session.TrialSession) -> str:
-        with session.open_folder() as folder:
+        with session.rank.open_folder() as folder:
             instance.save(folder)
             staged = storage.stage(session.trial_storage, f"saved-{session.saved}", folder)
         return session.commit(staged, None, {})

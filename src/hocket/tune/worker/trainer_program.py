@@ -90,7 +90,7 @@ def _give_start(session: trial_session.TrialSession) -> None:
         return
     storage.open_storage(run)
     name = f"checkpoint_{newest + 1:06d}"
-    facts = {"number": newest + 1, "score": None, "metrics": {}, "positions": session.info.start_positions}
+    facts = {"number": newest + 1, "score": None, "metrics": {}, "positions": session.rank.info.start_positions}
     storage.commit(run, name, [storage.stage(run, name, start.path)], {**facts, "validation": None})
 
 
@@ -151,5 +151,5 @@ def _report(
 ) -> None:
     if checkpoint is not None:
         manifest = storage.get_optional_manifest(Path(checkpoint.path)) or {}
-        session.take_positions(manifest.get("positions", {}))
+        session.rank.keep_positions(manifest.get("positions", {}))
     session.report_now(copy.copy(metrics), checkpoint)

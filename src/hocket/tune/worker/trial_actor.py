@@ -119,7 +119,7 @@ def run_trial(
         printed = _copied(session.trial_storage.path, assignment.output_files)
         with trial_session.opened(session), printed:
             program.run(session)
-        session.finish()
+        session.rank.finish()
     except trial_session.TrialStopped:
         return orders.Ended()
     except BaseException as error:  # KeyboardInterrupt and SystemExit end the trial, too

@@ -1,17 +1,16 @@
 """A trial's session while it runs, and the path of its reports.
 
-It is a training run's session with one rank, so a training function's calls (`hocket.train.report`, `get_checkpoint`, a
-loader that keeps its position) work in a trial. Only `report` differs: it waits for the search's decision.
+A trial owns the session of a training run with one rank, so a training function's calls (`hocket.train.report`,
+`get_checkpoint`, a loader that keeps its position) work in a trial. Each report waits for the search's decision.
 """
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 from hocket.train.checkpoints import checkpoint as checkpoints
 from hocket.train.checkpoints import reported, storage, uploads
@@ -28,7 +27,7 @@ class TrialStopped(BaseException):
 
 
 @final
-class TrialSession(worker_session.WorkerSession):
+class TrialSession:
     """The state behind `report` in one trial.
 
     Args:
@@ -48,7 +47,8 @@ class TrialSession(worker_session.WorkerSession):
             rank=0, world_size=1, run_storage=self.trial_storage, start_checkpoint=start, start_positions=positions
         )
         inquiry = questions.Inquiry(lambda _: _refuse())
-        super().__init__(info, self._hand_over, inquiry, lambda _: None)
+        self.rank = worker_session.WorkerSession(info, self._hand_over, inquiry, lambda _: None)
+        """The session of the trial's only rank."""
         self.exchange, self.post = exchange, post
         self._before = time.monotonic()
         self.saved = assignment.saved
@@ -57,11 +57,12 @@ class TrialSession(worker_session.WorkerSession):
 
     def report_now(self, metrics: object, checkpoint: checkpoints.Checkpoint | None = None) -> None:
         """Report, and wait for the answer."""
-        self.report(metrics, checkpoint, None, uploads.Upload(reported.CheckpointUploadMode.SYNC, None, None))
+        self.rank.report(metrics, checkpoint, None, uploads.Upload(reported.CheckpointUploadMode.SYNC, None, None))
 
-    def take_positions(self, positions: reports.Positions) -> None:
-        """Save the positions of a trainer's loaders with the next checkpoint."""
-        self._trackers.update({name: functools.partial(dict, position) for name, position in positions.items()})
+    @property
+    def checkpoint(self) -> checkpoints.Checkpoint | None:
+        """The latest committed checkpoint, or the checkpoint that the trial goes on from."""
+        return self.rank.checkpoint
 
     def _hand_over(self, report: reports.Report | equality.Item) -> None:
         assert isinstance(report, reports.Report), "a trial alone is compared with none"
@@ -70,7 +71,7 @@ class TrialSession(worker_session.WorkerSession):
         name = None
         if isinstance(report.staged, storage.Staged):
             name = self.commit(report.staged, report.dir_name, report.positions)
-            self.acknowledge(report.index, checkpoints.Checkpoint(self.trial_storage.path / name))
+            self.rank.acknowledge(report.index, checkpoints.Checkpoint(self.trial_storage.path / name))
         elif report.staged is not None:
             _refuse()
         self.obey(self.exchange(self.make_report(report.read_metrics(), name)))
@@ -105,18 +106,26 @@ def _refuse() -> None:
     )
 
 
+_open: Final[dict[worker_session.WorkerSession, TrialSession]] = {}
+"""The trials that run in this process, each by the session of its rank."""
+
+
 @contextmanager
 def opened(session: TrialSession) -> Iterator[None]:
-    """Make `session` the process's session in the block."""
-    with worker_session.open_session(session):
-        yield
+    """Make a trial's session the process's session in the block."""
+    _open[session.rank] = session
+    try:
+        with worker_session.open_session(session.rank):
+            yield
+    finally:
+        del _open[session.rank]
 
 
 def get_session(caller: str) -> TrialSession:
     """Return the session of the trial that runs in this process."""
-    found = worker_session.get_optional_session()
-    if isinstance(found, TrialSession):
-        return found
+    rank = worker_session.get_optional_session()
+    if rank in _open:
+        return _open[rank]
     raise RuntimeError(
         f"hocket.tune.{caller}() was called outside a trial. Call it in the function that is given to a Tuner; in "
         f"a trainer's function write hocket.train.{caller}(), and in a Trainable return a dict from step()."

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import final
+from collections.abc import Callable
+from typing import Unpack, final
 
-from hocket import data
-from hocket.train import configs, data_parallel_trainer, strategies, validation
+from hocket.train import data_parallel_trainer, strategies
 from hocket.train.frameworks.keras import config, framework, sharding
-from hocket.train.rank import datasets as datasets_module
 from hocket.train.strategies import hosting
 
 
@@ -21,17 +19,9 @@ class KerasTrainer(data_parallel_trainer.DataParallelTrainer):
     Args:
         train_loop_per_worker: The training function. It takes no argument, or one: the configuration. It calls
             `prepare_model`, and ``model.fit`` with the result of `prepare_arrays`.
-        train_loop_config: The configuration for the function, if it takes an argument.
         strategy: How updates travel between the ranks. Default: `AllReduce()`. The training function is the same for
             every strategy.
         keras_config: Keras's backend, and the time-out.
-        scaling_config: The number of ranks, and each rank's resources. Default: one rank, with a CPU.
-        run_config: Name, storage, failures, checkpoints, callbacks.
-        validation_config: How a checkpoint is validated if its report requests that.
-        datasets: Datasets by name. `get_dataset_shard` gives each rank its part.
-        dataset_config: Which datasets are split among the ranks.
-        metadata: For programs written for Ray; must be None.
-        resume_from_checkpoint: See `metadata`.
 
     Raises:
         TypeError: The function cannot be called, or a configuration or the strategy has the wrong type.
@@ -43,32 +33,13 @@ class KerasTrainer(data_parallel_trainer.DataParallelTrainer):
         self,
         train_loop_per_worker: Callable[..., object],
         *,
-        train_loop_config: Mapping[str, object] | None = None,
         strategy: strategies.Strategy | None = None,
         keras_config: config.KerasConfig | None = None,
-        scaling_config: configs.ScalingConfig | None = None,
-        run_config: configs.RunConfig | None = None,
-        validation_config: validation.ValidationConfig | None = None,
-        datasets: Mapping[str, data.Dataset] | None = None,
-        dataset_config: datasets_module.DataConfig | None = None,
-        metadata: None = None,
-        resume_from_checkpoint: None = None,
+        **options: Unpack[data_parallel_trainer.TrainerOptions],
     ) -> None:
         train_loop_per_worker = hosting.add_strategy(train_loop_per_worker, strategy, framework.FRAMEWORK.use_strategy)
-        data_parallel_trainer.check_type("keras_config", keras_config, config.KerasConfig)
-        backend_config = keras_config or config.KerasConfig()
+        backend_config = data_parallel_trainer.choose("keras_config", keras_config, config.KerasConfig)
         if isinstance(strategy, strategies.Sharded):
             sharding.check_backend(strategy, backend_config.choose_backend())
             backend_config = dataclasses.replace(backend_config, distributed=True)
-        super().__init__(
-            train_loop_per_worker,
-            train_loop_config=train_loop_config,
-            backend_config=backend_config,
-            scaling_config=scaling_config,
-            run_config=run_config,
-            validation_config=validation_config,
-            datasets=datasets,
-            dataset_config=dataset_config,
-            metadata=metadata,
-            resume_from_checkpoint=resume_from_checkpoint,
-        )
+        super().__init__(train_loop_per_worker, backend_config=backend_config, **options)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
-from typing import final
+from collections.abc import Callable
+from typing import Unpack, final
 
-from hocket import data
 from hocket._base.internals import keras as keras_internals
-from hocket.train import configs, data_parallel_trainer, strategies, validation
+from hocket.train import configs, data_parallel_trainer, strategies
 from hocket.train.frameworks.tf_keras import config, parameter_servers
-from hocket.train.rank import datasets as datasets_module
 from hocket.train.run import backend
 
 
@@ -25,22 +23,11 @@ class TensorflowTrainer(data_parallel_trainer.DataParallelTrainer):
             model under ``tf.distribute.MultiWorkerMirroredStrategy().scope()``, and reports with `hocket.train.report`
             or `ReportCheckpointCallback`. With parameter servers it is the chief's program:
             ``tf.distribute.ParameterServerStrategy`` and ``ClusterCoordinator``.
-        train_loop_config: The configuration for the function, if it takes an argument.
         strategy: ``"parameter_server"`` or a `ParameterServers` adds a chief and servers to the workers. With None, or
             ``AllReduce()`` as for the other trainers, all ranks are workers, and TensorFlow decides how gradients
             travel.
         tensorflow_config: The role of each rank, and which Keras ``tf.keras`` is.
         scaling_config: The number of workers, and each worker's resources. Default: one worker, with a CPU.
-        run_config: Name, storage, failures, checkpoints, callbacks.
-        validation_config: How a checkpoint is validated if its report requests that.
-        datasets: Datasets by name. `get_dataset_shard` gives each rank its part.
-        dataset_config: Which datasets are split among the ranks.
-        metadata: For programs written for Ray; must be None.
-        resume_from_checkpoint: See `metadata`.
-
-    Raises:
-        TypeError: The function cannot be called, or a configuration has the wrong type.
-        ValueError: The function needs more than one argument, or a configuration is given that it does not take.
 
     Example:
         >>> import tempfile
@@ -62,18 +49,12 @@ class TensorflowTrainer(data_parallel_trainer.DataParallelTrainer):
         self,
         train_loop_per_worker: Callable[..., object],
         *,
-        train_loop_config: Mapping[str, object] | None = None,
         strategy: strategies.Strategy | parameter_servers.ParameterServers | str | None = None,
         tensorflow_config: config.TensorflowConfig | None = None,
-        scaling_config: configs.ScalingConfig | None = None,
-        run_config: configs.RunConfig | None = None,
-        validation_config: validation.ValidationConfig | None = None,
-        datasets: Mapping[str, data.Dataset] | None = None,
-        dataset_config: datasets_module.DataConfig | None = None,
-        metadata: None = None,
-        resume_from_checkpoint: None = None,
+        **options: Unpack[data_parallel_trainer.TrainerOptions],
     ) -> None:
-        data_parallel_trainer.check_type("tensorflow_config", tensorflow_config, config.TensorflowConfig)
+        chosen = data_parallel_trainer.choose("tensorflow_config", tensorflow_config, config.TensorflowConfig)
+        scaling_config = options.get("scaling_config")
         data_parallel_trainer.check_type("scaling_config", scaling_config, configs.ScalingConfig)
         cluster = parameter_servers.parse(strategy)
         if cluster is None and strategy is not None and strategy != strategies.AllReduce():
@@ -82,25 +63,14 @@ class TensorflowTrainer(data_parallel_trainer.DataParallelTrainer):
                 f"how gradients travel. Leave it out, write strategy={parameter_servers.NAME!r} for servers of "
                 "variables, or use hocket.train.keras.KerasTrainer, which has LocalSGD."
             )
-        settings: backend.BackendConfig = tensorflow_config or config.TensorflowConfig()
+        settings: backend.BackendConfig = chosen
         if cluster is not None:
-            settings = _build_backend(cluster, tensorflow_config or config.TensorflowConfig(), scaling_config)
+            settings = _build_backend(cluster, chosen, scaling_config)
         elif tensorflow_config is not None and scaling_config is not None and scaling_config.num_workers:
             tensorflow_config.list_task_types(scaling_config.max_workers)  # refuses before anything starts
         if callable(train_loop_per_worker):
             train_loop_per_worker = ExplainKeras3(train_loop_per_worker)
-        super().__init__(
-            train_loop_per_worker,
-            train_loop_config=train_loop_config,
-            backend_config=settings,
-            scaling_config=scaling_config,
-            run_config=run_config,
-            validation_config=validation_config,
-            datasets=datasets,
-            dataset_config=dataset_config,
-            metadata=metadata,
-            resume_from_checkpoint=resume_from_checkpoint,
-        )
+        super().__init__(train_loop_per_worker, backend_config=settings, **options)
 
 
 def _build_backend(

@@ -176,7 +176,7 @@ def count_shards(partitioner: PartitionFunction | None, shape: Sequence[int], dt
         A number from 1 to the number of rows. Without rows, 1.
 
     Example:
-        >>> from hocket.ps import partitioners
+        >>> from hocket.ps.rules import partitioners
         >>> partitioners.count_shards(lambda shape, dtype: [5, 1], shape=(3, 8), dtype="float32")
         3
     """
@@ -208,7 +208,7 @@ def split_rows(num_rows: int, num_shards: int) -> list[int]:
         num_shards: The number of shards. No shard is left without rows, so there are at most as many shards as rows.
 
     Example:
-        >>> from hocket.ps import partitioners
+        >>> from hocket.ps.rules import partitioners
         >>> partitioners.split_rows(13, 5)
         [3, 3, 3, 2, 2]
     """

@@ -20,7 +20,8 @@ import numpy as np
 from hocket import exceptions
 from hocket.core import actor
 from hocket.engine import events
-from hocket.ps import closure_context, errors, remote
+from hocket.ps import errors
+from hocket.ps.access import closure_context, remote
 from hocket.ps.stores import dense, gate, memory, records, store
 from hocket.ps.stores.memory import Array
 

@@ -15,9 +15,12 @@ from typing import Any, NoReturn, final
 import numpy as np
 import numpy.typing as npt
 
-from hocket.ps import checks, closure_context, foreign, handles, links, placement, scope
+from hocket.ps import checks, scope
+from hocket.ps.access import closure_context, links
+from hocket.ps.rules import placement
 from hocket.ps.stores import dense, records, slices
 from hocket.ps.stores.memory import Array
+from hocket.ps.variables import foreign, handles
 
 
 @final

@@ -29,7 +29,8 @@ from typing import Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from hocket.ps import checks, hashing
+from hocket.ps import checks
+from hocket.ps.rules import hashing
 
 Ids: TypeAlias = npt.NDArray[np.int64]
 """Row ids, shard numbers, or row numbers in a shard."""
@@ -52,7 +53,7 @@ class PlacementStatistics:
         traffic: The bytes that a step moves, as the callers of `Placer` estimated them.
 
     Example:
-        >>> from hocket.ps import placement
+        >>> from hocket.ps.rules import placement
         >>> placement.PlacementStatistics(num_placed=(2, 1), num_bytes=(30, 10), traffic=(0.0, 0.0)).bytes_imbalance
         1.5
     """
@@ -83,7 +84,7 @@ class Placer:
         ValueError: `num_servers` is less than 1.
 
     Example:
-        >>> from hocket.ps import placement
+        >>> from hocket.ps.rules import placement
         >>> placer = placement.Placer(2)
         >>> [placer.place(nbytes) for nbytes in (400, 100, 200, 100)]
         [0, 1, 1, 1]
@@ -120,7 +121,7 @@ class Placer:
             The servers' numbers, in the order of the shards.
 
         Example:
-            >>> from hocket.ps import placement
+            >>> from hocket.ps.rules import placement
             >>> placer = placement.Placer(3)
             >>> placer.place(10)
             0
@@ -199,7 +200,7 @@ def plan_shards(nbytes: int, num_servers: int, *, min_shard_bytes: int = MIN_SHA
         min_shard_bytes: The least bytes of a shard.
 
     Example:
-        >>> from hocket.ps import placement
+        >>> from hocket.ps.rules import placement
         >>> placement.plan_shards(1 << 30, 4), placement.plan_shards(1 << 10, 4)
         (4, 1)
     """
@@ -218,7 +219,7 @@ def locate(ids: Ids, num_shards: int) -> tuple[Ids, Ids]:
 
     Example:
         >>> import numpy as np
-        >>> from hocket.ps import placement
+        >>> from hocket.ps.rules import placement
         >>> shards, rows = placement.locate(np.array([0, 1, 2, 7]), 3)
         >>> shards.tolist(), rows.tolist()
         ([0, 1, 2, 1], [0, 0, 0, 2])
@@ -232,7 +233,7 @@ def find_ids(shards: Ids | int, rows: Ids, num_shards: int) -> Ids:
 
     Example:
         >>> import numpy as np
-        >>> from hocket.ps import placement
+        >>> from hocket.ps.rules import placement
         >>> placement.find_ids(1, np.arange(3), num_shards=4).tolist()
         [1, 5, 9]
     """
@@ -244,7 +245,7 @@ def count_rows(num_ids: int, num_shards: int) -> list[int]:
     """Return the number of rows in each shard of a table with ids from 0 to below `num_ids`, as `locate` deals them.
 
     Example:
-        >>> from hocket.ps import placement
+        >>> from hocket.ps.rules import placement
         >>> placement.count_rows(13, 5)
         [3, 3, 3, 2, 2]
     """
@@ -262,7 +263,7 @@ def hash_shard(ids: Ids, num_shards: int) -> Ids:
 
     Example:
         >>> import numpy as np
-        >>> from hocket.ps import placement
+        >>> from hocket.ps.rules import placement
         >>> placement.hash_shard(np.array([0, 8, 16, -5]), 4).tolist()
         [3, 2, 1, 0]
     """

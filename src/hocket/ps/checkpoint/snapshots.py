@@ -19,7 +19,9 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from hocket.ps import checks, initializers, links
+from hocket.ps import checks
+from hocket.ps.access import links
+from hocket.ps.rules import initializers
 from hocket.ps.stores import gate, memory, records, store
 from hocket.ps.stores.memory import Array
 

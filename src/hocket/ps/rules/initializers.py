@@ -27,7 +27,8 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from hocket.ps import checks, hashing
+from hocket.ps import checks
+from hocket.ps.rules import hashing
 
 Array: TypeAlias = npt.NDArray[np.floating[Any]]
 Floats: TypeAlias = npt.NDArray[np.float32]

@@ -20,8 +20,10 @@ import numpy.typing as npt
 from hocket import exceptions
 from hocket.core import actor, api
 from hocket.engine import node
-from hocket.ps import checks, errors, initializers, optimizers, partitioners, placement, remote
-from hocket.ps.stores import dense, gradient_accumulator, memory, memory_owners, records, rows, store
+from hocket.ps import checks, errors
+from hocket.ps.access import memory_owners, remote
+from hocket.ps.rules import initializers, optimizers, partitioners, placement
+from hocket.ps.stores import dense, gradient_accumulator, memory, records, rows, store
 from hocket.ps.stores.memory import Array
 
 ASKABLE: Final = frozenset({"make_variable", "make_embedding", "list_made"})

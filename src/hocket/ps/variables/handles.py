@@ -6,7 +6,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from hocket.ps import links
+from hocket.ps.access import links
 from hocket.ps.stores import records
 
 

@@ -24,7 +24,10 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from hocket.ps import errors, initializers, links, placement, snapshots
+from hocket.ps import errors
+from hocket.ps.access import links
+from hocket.ps.checkpoint import snapshots
+from hocket.ps.rules import initializers, placement
 from hocket.ps.stores import records
 from hocket.ps.stores.memory import Array
 from hocket.stores import atomic_folders, commits, local_files, manifests, names, places

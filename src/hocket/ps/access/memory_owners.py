@@ -13,7 +13,7 @@ from typing import Final, final
 
 from hocket import exceptions
 from hocket.core import actor, api, context, placement, session
-from hocket.ps import remote
+from hocket.ps.access import remote
 from hocket.ps.stores import gate, memory, store
 
 ASKABLE: Final = frozenset({"make", "discard", "make_book", "make_gate", "build", "add", "list_specs"})

@@ -1,8 +1,8 @@
 """The context of a closure or step: the worker that pulls and pushes, and its progress.
 
 Code inside the package passes a context explicitly, from a variable's methods to the gate and the servers
-(`hocket.ps.links`). The user's function cannot pass it, so each thread keeps the context of the closure that it runs.
-The coordinator's threads have none.
+(`hocket.ps.access.links`). The user's function cannot pass it, so each thread keeps the context of the closure that it
+runs. The coordinator's threads have none.
 """
 
 from __future__ import annotations

@@ -16,9 +16,11 @@ from typing import Any, NoReturn, final
 import numpy as np
 import numpy.lib.mixins
 
-from hocket.ps import checks, closure_context, foreign, handles, links, scope
+from hocket.ps import checks, scope
+from hocket.ps.access import closure_context, links
 from hocket.ps.stores import records
 from hocket.ps.stores.memory import Array
+from hocket.ps.variables import foreign, handles
 
 
 class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
