@@ -8,7 +8,7 @@ import pytest
 
 from hocket import exceptions
 from hocket.crew import contract
-from hocket.data import block_reads, plan
+from hocket.data import block_reads, plan, steps
 from hocket.data.execution import pools
 
 DIED = exceptions.ActorDiedError("it died")
@@ -37,9 +37,8 @@ class Play:
         function: Any = None
         pool = plan.Pool(
             make=function,
-            bind=function,
+            work=steps.MapRows(steps.Function(function)),
             name="Model",
-            keeps_rows=True,
             least=least,
             most=most,
             resources={},

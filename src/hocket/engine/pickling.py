@@ -54,12 +54,28 @@ class _Own(dict[type, Reducer]):
 
     cloudpickle assumes that a function uses ``torch.ops`` if the function has the names ``torch`` and ``ops``, as in
     ``keras.ops``.
+
+    The memory of torch's tensors travels beside the pickle, as that of numpy's arrays does.
     """
 
     def __missing__(self, kind: type) -> Reducer:
+        name = _TENSORS.get((kind.__module__, kind.__name__))
+        if name is not None:
+            internals = importlib.import_module("hocket._base.internals.torch")  # torch is loaded, as its object shows
+            reduce: Reducer = getattr(internals, name)
+            self[kind] = reduce
+            return reduce
         if issubclass(kind, types.ModuleType) and kind is not types.ModuleType:
             return _reduce_module
         raise KeyError(kind)
+
+
+_TENSORS = {
+    ("torch", "Tensor"): "reduce_tensor",
+    ("torch.storage", "TypedStorage"): "reduce_typed_storage",
+    ("torch.storage", "UntypedStorage"): "reduce_storage",
+}
+"""The reducers of torch's classes, by the class's module and name."""
 
 
 def _reduce_module(module: types.ModuleType) -> Any:

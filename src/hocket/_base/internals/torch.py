@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 from collections.abc import Callable, Collection
 from typing import Any, Final, TypeVar
 
@@ -189,3 +190,55 @@ def isolate_threads(are_apart: bool) -> None:
 def count_values(sparse: torch.Tensor) -> int:
     """Return how many values a sparse tensor holds."""
     return sparse._nnz()
+
+
+# --- tensors as values, and storages: their memory, which views share -------------------------------------------------
+
+
+def reduce_tensor(tensor: Any) -> tuple[Any, ...]:
+    """Return the reduced form of a tensor: torch's own, from which torch also rebuilds its newer dtypes.
+
+    For those (unsigned whole numbers, 8-bit floats) torch reduces a storage without a dtype, but rebuilds from one with
+    a dtype, as only `torch.load` makes it, and fails for a tensor that requires a gradient.
+    """
+    rebuild, args, *rest = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    if not args or not isinstance(args[0], torch.UntypedStorage):
+        return (rebuild, args, *rest)
+    storage, offset, size, stride, requires_grad, *others = args
+    args = (_rebuild_typed_storage(storage, torch.uint8), offset, size, stride, False, *others)
+    return (_rebuild_tensor, (rebuild, args, requires_grad), *rest)
+
+
+def _rebuild_tensor(rebuild: Callable[..., torch.Tensor], args: tuple[Any, ...], requires_grad: bool) -> torch.Tensor:
+    return rebuild(*args).requires_grad_(requires_grad)
+
+
+def reduce_typed_storage(storage: Any) -> tuple[Any, ...]:
+    """Return the reduced form of a storage with a dtype, of which torch's tensors hold a new one each."""
+    return _rebuild_typed_storage, (storage._untyped_storage, storage.dtype)
+
+
+def _rebuild_typed_storage(storage: torch.UntypedStorage, dtype: torch.dtype) -> object:
+    kind: Any = torch.storage.TypedStorage
+    return kind(wrap_storage=storage, dtype=dtype, _internal=True)
+
+
+def reduce_storage(storage: Any) -> tuple[Any, ...]:
+    """Return the reduced form of a storage on the host, with its memory as a buffer that may travel beside the pickle.
+
+    torch's own form is a file inside the pickle, so it copies the memory several times. Storages on other devices keep
+    that form.
+    """
+    if storage.device.type != "cpu":
+        found: tuple[Any, ...] = storage.__reduce__()
+        return found
+    if not storage.nbytes():
+        return torch.UntypedStorage, (0,)
+    flat: Any = torch.empty(0, dtype=torch.uint8)
+    return _rebuild_storage, (pickle.PickleBuffer(flat.set_(storage).numpy()),)
+
+
+def _rebuild_storage(buffer: Any) -> torch.UntypedStorage:
+    if isinstance(buffer, bytes | bytearray) or memoryview(buffer).readonly:  # inside the pickle, or not to be written
+        return torch.frombuffer(bytearray(buffer), dtype=torch.uint8).clone().untyped_storage()
+    return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
