@@ -124,3 +124,10 @@ def test_the_memory_is_not_in_the_pickle() -> None:
     stream = io.BytesIO()
     pickling.load_pickler()(stream, pickling.PROTOCOL).dump(tensor)
     check_equal(values.decode(stream.getvalue()), tensor)
+
+
+def test_other_classes_of_that_name_are_no_tensors() -> None:
+    class Tensor:
+        value = 4
+
+    assert hocket.get(hocket.put(Tensor())).value == 4

@@ -208,14 +208,15 @@ class Join(Query):
         (`ROWS`) have the numbers of the left row and, where one is shown, of the right row."""
         return self._build(tables, is_part=True)
 
+    @property
+    def takes_left_rows_alone(self) -> bool:
+        """Whether each left row has its result without the other left rows."""
+        return self.how in ("inner", "left_outer", "left_semi", "left_anti")
+
     def can_be_parted(self, tables: Sequence[Table]) -> bool:
-        """Return whether each left row has its result without the other left rows. Categories are known only when all
-        of a table has been read."""
-        return (
-            self.how in ("inner", "left_outer", "left_semi", "left_anti")
-            and all(tables)
-            and not any(map(arrow.is_categorical, tables[1].values()))
-        )
+        """Return whether parts of the left rows can be joined. Categories are known only when all of a table has been
+        read."""
+        return self.takes_left_rows_alone and all(tables) and not any(map(arrow.is_categorical, tables[1].values()))
 
     def _build(self, tables: Sequence[Table], *, is_part: bool) -> Statement:
         left, right = tables

@@ -59,8 +59,8 @@ class _Own(dict[type, Reducer]):
     """
 
     def __missing__(self, kind: type) -> Reducer:
-        name = _TENSORS.get((kind.__module__, kind.__name__))
-        if name is not None:
+        module, name = _TENSORS.get(kind.__name__, ("", ""))
+        if name and kind.__module__ == module:
             internals = importlib.import_module("hocket._base.internals.torch")  # torch is loaded, as its object shows
             reduce: Reducer = getattr(internals, name)
             self[kind] = reduce
@@ -71,11 +71,11 @@ class _Own(dict[type, Reducer]):
 
 
 _TENSORS = {
-    ("torch", "Tensor"): "reduce_tensor",
-    ("torch.storage", "TypedStorage"): "reduce_typed_storage",
-    ("torch.storage", "UntypedStorage"): "reduce_storage",
+    "Tensor": ("torch", "reduce_tensor"),
+    "TypedStorage": ("torch.storage", "reduce_typed_storage"),
+    "UntypedStorage": ("torch.storage", "reduce_storage"),
 }
-"""The reducers of torch's classes, by the class's module and name."""
+"""The module and the reducer of torch's classes, by the class's name."""
 
 
 def _reduce_module(module: types.ModuleType) -> Any:

@@ -121,7 +121,9 @@ def relate(
 def wants_blocks(query: relations.Query, scan: scans.Scan) -> bool:
     """Return whether a query should get a second table in blocks, although it could read the files itself: tasks that
     share the table would each read the files again."""
-    return isinstance(query, relations.Join) and scan.num_bytes is not None and scan.num_bytes <= _SHARED_BYTES
+    if not isinstance(query, relations.Join) or not query.takes_left_rows_alone:
+        return False
+    return scan.num_bytes is not None and scan.num_bytes <= _SHARED_BYTES
 
 
 def _can_be_parted(
