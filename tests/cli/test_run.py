@@ -521,10 +521,11 @@ def test_a_rank_of_a_terminal_has_a_terminal(folder: Path) -> None:
 @pytest.mark.slow
 def test_ranks_that_heed_a_signal_may_end_well(launch: Launch) -> None:
     source = """
-        import signal, sys
+        import signal, sys, time
         signal.signal(signal.SIGTERM, lambda *_: (print("saved", flush=True), sys.exit(0)))
         print("here", flush=True)
-        signal.pause()
+        while True:
+            time.sleep(0.01)  # its work; a signal just before a pause() would be handled after it, which is never
     """
     process = launch(source, "--workers", "2")
     read_lines(process, 2)
@@ -535,12 +536,12 @@ def test_ranks_that_heed_a_signal_may_end_well(launch: Launch) -> None:
 @pytest.mark.slow
 def test_ranks_that_ignore_a_signal_are_killed_after_the_grace(launch: Launch) -> None:
     source = """
-        import os, signal
+        import signal, time
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: print("no", flush=True))
         print("here", flush=True)
         while True:
-            signal.pause()
+            time.sleep(0.01)
     """
     process = launch(source, "--grace", "0.1")
     read_lines(process, 1)

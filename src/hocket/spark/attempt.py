@@ -129,6 +129,7 @@ class _Follower:
             number, event = self._group.take_good()
             match event:
                 case reports.Report():
+                    self._divergence.take(number, event.look)
                     self._add(number, [event])
                 case equality.Look() | equality.Rows():
                     self._divergence.take(number, event)

@@ -191,8 +191,15 @@ class Watch:
 
     def look(self, kind: str, number: int) -> None:
         """Send a look at the rank's present tensors."""
+        look = self.take_look(kind, number)
+        if look is not None and self._send is not None:
+            self._send(look)
+
+    def take_look(self, kind: str, number: int) -> Look | None:
+        """Return a look at the rank's present tensors, which the caller must send before any later look; None if there
+        is nothing to compare."""
         if self._send is None or not self._sources:
-            return
+            return None
         with self._lock:
             self._ended_epoch = None
             keys: list[Key] = []
@@ -204,8 +211,7 @@ class Watch:
                     digests.append(compute_digest(array))
                     samples.append(take_sample(array) if sample is None else sample)
             self._looked = self._steps
-            if keys:
-                self._send(self._pack((kind, number), tuple(keys), digests, samples))
+            return self._pack((kind, number), tuple(keys), digests, samples) if keys else None
 
     def _pack(
         self,
@@ -217,9 +223,9 @@ class Watch:
         table = np.zeros((len(keys), SAMPLES))
         for row, sample in zip(table, samples, strict=True):
             row[: sample.size] = sample.real
-        is_known, self._keys = keys == self._keys, keys
-        causes = {kind: text for _, causes in self._sources for kind, text in causes.items()}
         packed = np.array(digests, np.uint32).tobytes()
-        return Look(
-            place, self._steps, None if is_known else keys, packed, table.tobytes(), None if is_known else causes
-        )
+        if keys == self._keys:
+            return Look(place, self._steps, None, packed, table.tobytes(), None)
+        self._keys = keys
+        causes = {kind: text for _, causes in self._sources for kind, text in causes.items()}
+        return Look(place, self._steps, keys, packed, table.tobytes(), causes)

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from hocket._base import spending, texts
 from hocket.train import validation
 from hocket.train.checkpoints import storage
+from hocket.train.rank import equality
 from hocket.train.tracking import plain
 
 Metrics: TypeAlias = dict[str, Any]
@@ -42,6 +43,8 @@ class Report:
     """When the report was made, by the rank's ``time.time``."""
     spent: spending.Spent | None = None
     """How the rank has spent its time since its last report; None if not known."""
+    look: equality.Look | None = None
+    """The rank's tensors at the report, for the divergence check; None if the look travels by itself."""
 
     def read_metrics(self) -> Metrics:
         """Return the metrics."""

@@ -140,7 +140,11 @@ class WorkerSession:
         with self._lock:  # numbers of reports from several threads follow the order of delivery
             self._raise_failure()
             index, made_at = self._count, time.time()
-            self.watch.look("report", index + 1)
+            is_now = self._outbox.is_idle and (checkpoint is None or waits)
+            look = self.watch.take_look("report", index + 1)
+            if look is not None and not (is_now and checkpoint is None):  # the report may come late, or never
+                self._deliver(look)
+                look = None
             spent = self._stretch.end() if turns.get_optional_turns() is None else None
             positions = self._read_positions() if checkpoint is not None else {}  # now, not after the upload
             names = _list_expected(checkpoint, upload) if checkpoint is not None else []
@@ -152,9 +156,9 @@ class WorkerSession:
                 elif isinstance(staged, storage.Offered) and checkpoint is not None:
                     self._offers[index] = checkpoint.path, names
                 given = checkpoint_dir_name, positions, asked, waits
-                self._deliver(reports.Report(index, blob, staged, *given, made_at, spent))
+                self._deliver(reports.Report(index, blob, staged, *given, made_at, spent, look))
 
-            if self._outbox.is_idle and (checkpoint is None or waits):
+            if is_now:
                 send()
             else:
                 self._outbox.put(send)

@@ -152,7 +152,9 @@ class AttemptMonitor:
         else:
             self._ask_reports(rank)
         for item in batch:
-            if isinstance(item, equality.Item):
+            if isinstance(item, reports.Report):
+                self._attempt.divergence.take(rank, item.look)
+            elif isinstance(item, equality.Item):
                 self._attempt.divergence.take(rank, item)
             elif isinstance(item, cache.Request):
                 self._sender.take(rank, item)

@@ -69,14 +69,17 @@ class DivergenceWatch:
         self._warned = False
         self._rows: dict[int, tuple[int, ...]] = {}
 
-    def take(self, rank: int, look: equality.Item) -> None:
-        """Take a rank's look, or the digests of its first rows. Compare when all ranks have sent theirs.
+    def take(self, rank: int, look: equality.Item | None) -> None:
+        """Take a rank's look, or the digests of its first rows. Compare when all ranks have sent theirs. None has no
+        effect, since a report may come without a look.
 
         Raises:
             RanksDivergedError: Ranks differ that should be equal, and the configuration wants an error.
         """
         if isinstance(look, equality.Rows):
             self._take_rows(rank, look)
+            return
+        if look is None:
             return
         if look.keys is not None:
             self._keys[rank] = look.keys

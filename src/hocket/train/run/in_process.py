@@ -107,6 +107,7 @@ class _Ranks:
             if isinstance(report, equality.Item):
                 self._divergence.take(rank, report)
                 return
+            self._divergence.take(rank, report.look)
             try:
                 committed = self._run.book.add(rank, [report])
             except user_callback.Enough:
