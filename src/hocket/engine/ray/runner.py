@@ -30,6 +30,9 @@ CALL_FUNCTION = "__hocket_call__"
 RETURNS = "__hocket_returns__"
 """The keyword argument for the number of a call's results, if that is not 1: Ray does not pass it to the method."""
 
+SELF = "__hocket_self__"
+"""The keyword argument for a user's argument called self, a name that Ray's own functions need for themselves."""
+
 _STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, ray.exceptions.AsyncioActorExit)
 """The exceptions by which Ray stops running code: these are not wrapped."""
 
@@ -258,6 +261,19 @@ def build_retried(kinds: tuple[type[BaseException], ...]) -> type[BaseException]
 # --- actors -----------------------------------------------------------------------------------------------------------
 
 
+def rename_self(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments as a shell takes them, in the same order."""
+    return {SELF if name == "self" else name: value for name, value in kwargs.items()} if "self" in kwargs else kwargs
+
+
+def _read_keywords(kwargs: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    """Return the user's keyword arguments, and the number of results, of the keyword arguments of a shell's method."""
+    count = kwargs.pop(RETURNS, 1)
+    if SELF in kwargs:
+        kwargs = {"self" if name == SELF else name: value for name, value in kwargs.items()}
+    return kwargs, count
+
+
 class Shell:
     """The base of the classes that Ray uses for actors. `build_class` makes its subclasses."""
 
@@ -268,7 +284,7 @@ class Shell:
         global current_options  # noqa: PLW0603 (a process has one actor)
         current_options = self.__hocket_options__
         with _Explaining(f"{self.__hocket_options__.class_name}.__init__"):
-            self.__hocket_instance__ = self.__hocket_code__.load()(*args, **kwargs)
+            self.__hocket_instance__ = self.__hocket_code__.load()(*args, **_read_keywords(kwargs)[0])
 
 
 def _format_instance(shell: Any) -> str:
@@ -311,7 +327,7 @@ def _build_method(name: str, function: object, label: str) -> Callable[..., obje
         function = function.__func__
 
     def call(self: Any, *args: object, **kwargs: Any) -> Any:
-        count = kwargs.pop(RETURNS, 1)
+        kwargs, count = _read_keywords(kwargs)
         try:
             return _hand_over(label, count, methods.get_method(self.__hocket_instance__, name)(*args, **kwargs))
         except BaseException as error:  # the caller must see any error of the user's code
@@ -320,19 +336,19 @@ def _build_method(name: str, function: object, label: str) -> Callable[..., obje
             finish()
 
     def generate(self: Any, *args: Any, **kwargs: Any) -> object:
-        kwargs.pop(RETURNS, None)
+        kwargs, _ = _read_keywords(kwargs)
         with _Explaining(label):
             items = methods.get_method(self.__hocket_instance__, name)(*args, **kwargs)
             for item in _number_items(items):  # noqa: UP028 (the same)
                 yield item
 
     async def await_call(self: Any, *args: Any, **kwargs: Any) -> object:
-        count = kwargs.pop(RETURNS, 1)
+        kwargs, count = _read_keywords(kwargs)
         with _Explaining(label):
             return _hand_over(label, count, await methods.get_method(self.__hocket_instance__, name)(*args, **kwargs))
 
     async def generate_async(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[object]:
-        kwargs.pop(RETURNS, None)
+        kwargs, _ = _read_keywords(kwargs)
         with _Explaining(label):
             async for item in methods.get_method(self.__hocket_instance__, name)(*args, **kwargs):
                 yield item
@@ -352,12 +368,12 @@ def _build_caller(options: records.ActorOptions) -> Callable[..., object]:
     label = f"{options.class_name}.__ray_call__"
 
     def call_function(self: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> object:
-        count = kwargs.pop(RETURNS, 1)
+        kwargs, count = _read_keywords(kwargs)
         with _Explaining(label):
             return _hand_over(label, count, function(self.__hocket_instance__, *args, **kwargs))
 
     async def call_and_await(self: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> object:
-        count = kwargs.pop(RETURNS, 1)
+        kwargs, count = _read_keywords(kwargs)
         with _Explaining(label):
             result = function(self.__hocket_instance__, *args, **kwargs)
             return _hand_over(label, count, await result if inspect.iscoroutine(result) else result)

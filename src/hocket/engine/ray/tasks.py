@@ -138,7 +138,7 @@ class RayTasks(contract.Tasks):
             if options.max_restarts:
                 native_args, native_kwargs = kept_arguments.put_large(native_args, native_kwargs)
             remote = outside.build_remote(shell, keywords.build_actor_keywords(options))
-            native = remote.remote(*native_args, **native_kwargs)
+            native = remote.remote(*native_args, **runner.rename_self(native_kwargs))
             ref = self._handles.wrap_known(native)
         except Exception as error:
             if "already taken" in str(error) or isinstance(error, ray.exceptions.ActorAlreadyExistsError):
@@ -165,10 +165,13 @@ class RayTasks(contract.Tasks):
             rules.raise_ended(exceptions.SessionClosedError(), options.name)
         _check_returning(options)
         native_args, native_kwargs = natives.replace_references(args, kwargs)
-        is_ours = (options.num_returns != 1 or method == "__ray_call__") and runner.CALL_FUNCTION in dir(actor._native)
+        is_special = options.num_returns != 1 or method == "__ray_call__" or "self" in native_kwargs
+        is_ours = is_special and runner.CALL_FUNCTION in dir(actor._native)
         name = runner.CALL_FUNCTION if method == "__ray_call__" and is_ours else method
         if is_ours and options.num_returns != 1:
             native_kwargs = {**native_kwargs, runner.RETURNS: options.num_returns}
+        if is_ours:
+            native_kwargs = runner.rename_self(native_kwargs)
         given = keywords.build_call_keywords(options)
         try:
             found = outside.call_method(actor._native, name, native_args, native_kwargs, given)
