@@ -55,13 +55,13 @@ class _Own(dict[type, Reducer]):
     cloudpickle assumes that a function uses ``torch.ops`` if the function has the names ``torch`` and ``ops``, as in
     ``keras.ops``.
 
-    The memory of torch's tensors travels beside the pickle, as that of numpy's arrays does.
+    The memory of torch's tensors and JAX's arrays travels beside the pickle, as that of numpy's arrays does.
     """
 
     def __missing__(self, kind: type) -> Reducer:
-        module, name = _TENSORS.get(kind.__name__, ("", ""))
-        if name and kind.__module__ == module:
-            internals = importlib.import_module("hocket._base.internals.torch")  # torch is loaded, as its object shows
+        modules, place, name = _TENSORS.get(kind.__name__, _NO_TENSOR)
+        if kind.__module__ in modules:
+            internals = importlib.import_module(place)  # the framework is loaded, as its object shows
             reduce: Reducer = getattr(internals, name)
             self[kind] = reduce
             return reduce
@@ -70,12 +70,16 @@ class _Own(dict[type, Reducer]):
         raise KeyError(kind)
 
 
+_TORCH = "hocket._base.internals.torch"
 _TENSORS = {
-    "Tensor": ("torch", "reduce_tensor"),
-    "TypedStorage": ("torch.storage", "reduce_typed_storage"),
-    "UntypedStorage": ("torch.storage", "reduce_storage"),
+    "Tensor": (("torch",), _TORCH, "reduce_tensor"),
+    "TypedStorage": (("torch.storage",), _TORCH, "reduce_typed_storage"),
+    "UntypedStorage": (("torch.storage",), _TORCH, "reduce_storage"),
+    "ArrayImpl": (("jaxlib._jax", "jaxlib.xla_extension"), "hocket._base.internals.jax_arrays", "reduce_array"),
 }
-"""The module and the reducer of torch's classes, by the class's name."""
+"""By a class's name: the modules that may define it, and the module and name of its reducer."""
+
+_NO_TENSOR: tuple[tuple[str, ...], str, str] = ((), "", "")
 
 
 def _reduce_module(module: types.ModuleType) -> Any:

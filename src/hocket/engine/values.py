@@ -12,17 +12,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import io
 import pickle
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from hocket import exceptions
 from hocket._base import texts
-from hocket.engine import callers, contract, interrupts, pickling, undecodable, unsendable
+from hocket.engine import callers, contract, interrupts, pickle_streams, pickling, undecodable, unsendable
 
 try:
     from _blake2 import (
@@ -142,11 +141,9 @@ def encode(
         SerializationError: Some part of the value cannot travel.
     """
     if is_plain(value):
-        data = pickle.dumps(value, pickling.PROTOCOL)
-        if len(data) < BESIDE_BYTES:
-            return Encoded(data, _NO_BUFFERS, _NO_REFS)
-        return Encoded(b"", [memoryview(data)], _NO_REFS)
+        return _build_plain(value, value if type(value) is tuple or type(value) is list else (value,))
     buffers: list[memoryview] = []
+    stream = pickle_streams.PickleStream(buffers, BESIDE_BYTES)
 
     def take_buffer(buffer: pickle.PickleBuffer) -> bool:
         try:
@@ -158,10 +155,9 @@ def encode(
         buffers.append(raw)
         return False
 
-    stream, refs = _dump(value, what, explain, take_buffer, by_index=by_index)
-    if stream.tell() < BESIDE_BYTES:
+    refs = _dump(value, what, explain, stream, take_buffer, by_index=by_index)
+    if stream.size < BESIDE_BYTES:
         return Encoded(stream.getvalue(), buffers, refs)
-    # Not `getbuffer`: a stream that lends its memory cannot be closed, and Python 3.13 complains when it is collected.
     return Encoded(b"", [memoryview(stream.getvalue()), *buffers], refs)
 
 
@@ -176,7 +172,8 @@ def encode_whole(value: object, what: str = "value", *, pickler: type[pickle.Pic
     """
     if is_plain(value):
         return Encoded(pickle.dumps(value, pickling.PROTOCOL), _NO_BUFFERS, _NO_REFS)
-    stream, refs = _dump(value, what, None, None, by_index=False, pickler=pickler)
+    stream = pickle_streams.PickleStream(None, BESIDE_BYTES)
+    refs = _dump(value, what, None, stream, None, by_index=False, pickler=pickler)
     return Encoded(stream.getvalue(), _NO_BUFFERS, refs)
 
 
@@ -184,17 +181,17 @@ def _dump(
     value: object,
     what: str,
     explain: Callable[[object, str, Exception], str] | None,
+    stream: pickle_streams.PickleStream,
     take_buffer: Callable[[pickle.PickleBuffer], bool] | None,
     *,
     by_index: bool,
     pickler: type[pickle.Pickler] | None = None,
-) -> tuple[io.BytesIO, list[contract.ObjectRef[object]]]:
+) -> list[contract.ObjectRef[object]]:
     outer = contract.encoding.refs
     refs: list[contract.AnyRef] = []
     outer_by_index = contract.encoding.by_index
     contract.encoding.refs = refs
     contract.encoding.by_index = by_index
-    stream = io.BytesIO()
     try:
         kind = pickler or pickling.load_pickler()
         kind(stream, pickling.PROTOCOL, buffer_callback=take_buffer).dump(value)
@@ -210,13 +207,24 @@ def _dump(
     finally:
         contract.encoding.refs = outer
         contract.encoding.by_index = outer_by_index
-    return stream, refs
+    return refs
 
 
-def _build_plain(data: bytes) -> Encoded:
+def _build_plain(value: object, parts: Iterable[object]) -> Encoded:
+    """Encode a value of plain parts."""
+    buffers = _NO_BUFFERS
+    for part in parts:
+        if type(part) is bytes and len(part) >= BESIDE_BYTES:
+            buffers = []
+            stream = pickle_streams.PickleStream(buffers, BESIDE_BYTES)
+            pickle.Pickler(stream, pickling.PROTOCOL).dump(value)
+            data = stream.getvalue()
+            break
+    else:
+        data = pickle.dumps(value, pickling.PROTOCOL)
     if len(data) < BESIDE_BYTES:
-        return Encoded(data, _NO_BUFFERS, _NO_REFS)
-    return Encoded(b"", [memoryview(data)], _NO_REFS)
+        return Encoded(data, buffers, _NO_REFS)
+    return Encoded(b"", [memoryview(data), *buffers], _NO_REFS)
 
 
 def decode(data: bytes | memoryview, buffers: Any = (), refs: list[contract.AnyRef] | None = None) -> Any:
@@ -275,7 +283,7 @@ def encode_arguments(
             return None, _NO_REFS
         kinds = set(map(type, args))
         if kinds <= PLAIN_TYPES:
-            return _build_plain(pickle.dumps((args, kwargs), pickling.PROTOCOL)), _NO_REFS
+            return _build_plain((args, kwargs), args), _NO_REFS
         if kinds == _REFERENCES_ONLY:
             for ref in args:
                 contract.check_current(ref)
@@ -292,7 +300,7 @@ def encode_arguments(
     args = tuple([replace(argument) for argument in args])
     kwargs = {name: replace(argument) for name, argument in kwargs.items()}
     if top and all(type(value) is Slot or is_plain(value) for value in (*args, *kwargs.values())):
-        return _build_plain(pickle.dumps((args, kwargs), pickling.PROTOCOL)), top
+        return _build_plain((args, kwargs), (*args, *kwargs.values())), top
     return encode((args, kwargs), what, unsendable.explain_arguments, by_index=True), top
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import socket
@@ -60,12 +61,14 @@ class Leftovers:
 
     def list_new(self) -> list[str]:
         """Return the resources that were not in this snapshot, after waiting a moment for them to vanish."""
+        new = self._compare(Leftovers.look())
+        if new:
+            gc.collect()  # JAX also lets go of memory that it was lent then, or when it is next used
         deadline = time.monotonic() + SETTLE_SECONDS
-        while True:
-            new = self._compare(Leftovers.look())
-            if not new or time.monotonic() > deadline:
-                return new
+        while new and time.monotonic() <= deadline:
             time.sleep(0.01)
+            new = self._compare(Leftovers.look())
+        return new
 
     def _compare(self, now: Leftovers) -> list[str]:
         opened = sorted(name for name in now.descriptors - self.descriptors if not _is_of_ray(name))
