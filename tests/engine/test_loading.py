@@ -60,6 +60,49 @@ def test_what_cannot_be_loaded_is_left_to_the_workers(
     assert hocket.get(look.remote("colorsys"))[1] == "colorsys"
 
 
+def test_torch_answers_without_cuda_while_modules_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA would not work in the workers, which are forks of the process that loads."""
+    (tmp_path / "asking.py").write_text(
+        "import os\nLOADED_BY = os.getpid(), os.environ.get('PYTORCH_NVML_BASED_CUDA_CHECK')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    expect("asking")
+    _, (loaded_by, asked), _ = hocket.get(look.remote("asking"))
+    assert loaded_by == sessions.get_engine().view.statistics()["guardian_pid"]
+    assert asked == "1"
+    assert hocket.get(hocket.remote(os.getenv).remote("PYTORCH_NVML_BASED_CUDA_CHECK")) is None
+
+
+def test_no_worker_is_forked_from_a_process_that_uses_a_gpu(tmp_path: Path) -> None:
+    """The file stands for the GPU's: it is open in each process that uses CUDA."""
+    (tmp_path / "eager.py").write_text("import os\nkept = open(os.environ['HOCKET_GPU_FILE'])\n")
+    (tmp_path / "gpu").write_text("")
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+import hocket
+from hocket.core import session
+with hocket.init(num_cpus=1):
+    assert hocket.get(hocket.remote(abs).remote(-1)) == 1
+    session.get_engine().tasks.expect_work(["eager"])
+    try:
+        hocket.get(hocket.remote(abs).options(max_retries=0).remote(-1))
+    except hocket.exceptions.WorkerCrashedError as error:
+        print(error)
+"""
+    )
+    ran = subprocess.run(
+        [sys.executable, program],
+        env={**os.environ, "HOCKET_GPU_FILE": str(tmp_path / "gpu")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "the import of eager used a GPU in the process that workers are forks of" in ran.stdout, ran.stderr
+    assert "Let functions and constructors use the GPU" in ran.stdout
+
+
 def test_random_numbers_are_not_shared() -> None:
     class Drawer:
         def draw(self) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -20,6 +21,13 @@ LOGS_METHOD: Final = "_get_metrics_result_or_logs"
 
 DEFAULT_HOOK: Final = "_is_default"
 """The attribute that marks a callback's methods which no subclass has overridden."""
+
+
+def set_torch_device(device: str) -> None:
+    """Set the device on which Keras computes on PyTorch, if Keras is loaded. Keras fixes it at import."""
+    core: Any = sys.modules.get("keras.src.backend.torch.core")
+    if core is not None:
+        core.DEFAULT_DEVICE = device
 
 
 def get_losses() -> Any:

@@ -32,7 +32,7 @@ from hocket import exceptions
 from hocket._base import settings
 from hocket.cli.launch import backend, output, rank, report, store
 from hocket.cli.launch import plan as plans
-from hocket.engine import descendants, outlets
+from hocket.engine import descendants, outlets, templates
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that request the end of a launch. The ranks get the same signal."""
@@ -429,7 +429,8 @@ def _load(modules: tuple[str, ...], replacement: str) -> None:
     descendants.die_with_parent()
     for name in modules:
         try:
-            importlib.import_module(name)
+            with templates.load_modules_only():
+                importlib.import_module(name)
         except Exception as error:  # noqa: BLE001 (whatever it is, the ranks may do without)
             if not (isinstance(error, ModuleNotFoundError) and error.name == name):
                 _tell_of_failed_import(name, error)

@@ -18,7 +18,7 @@ with extras.explain("hocket.train.horovod.torch", "PyTorch", "Run pip install 'h
 
 from hocket.collective import torch as collective_torch
 from hocket.compat.horovod import place, verbs
-from hocket.train.frameworks.torch import framework
+from hocket.train.frameworks.torch import config, framework
 from hocket.train.frameworks.torch.strategies import averaging, closures
 
 is_initialized = place.is_initialized
@@ -97,7 +97,7 @@ def init(comm: object = None, process_sets: object = None) -> None:
             "hocket.train.torch.TorchTrainer."
         )
     collective_torch.register()
-    dist.init_process_group("nccl" if torch.cuda.is_available() else collective_torch.NAME)
+    dist.init_process_group(config.choose_backend(torch.cuda.is_available()))
     _made_group = True
 
 

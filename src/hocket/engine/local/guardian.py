@@ -32,7 +32,7 @@ import traceback
 from collections import deque
 from typing import NoReturn
 
-from hocket.engine import descendants, descriptors, faults, forks, values
+from hocket.engine import descendants, descriptors, faults, forks, templates, values
 from hocket.engine.local import channel, debugger, messages, stderr_relay, surroundings, worker
 
 GRACE_SECONDS = 0.25
@@ -71,6 +71,8 @@ class Guardian:
         self, control: socket.socket, status_fd: int, driver_pid: int, terminal: str | None, words_fd: int | None = None
     ) -> None:
         self._channel = channel.Channel(control)
+        #: Why no worker may be forked any more; empty if workers may be.
+        self._unfit = ""
         self._pid = os.getpid()
         self._status_fd = status_fd
         #: The file for an error that ends the guardian.
@@ -173,8 +175,11 @@ class Guardian:
         try:
             for name in modules:
                 os.environ[messages.LOADING] = name
-                with contextlib.suppress(BaseException):  # a worker's own import shows the error
+                # A worker's own import shows the error.
+                with templates.load_modules_only(), contextlib.suppress(BaseException):
                     importlib.import_module(name)
+                if not self._unfit and templates.uses_gpu():
+                    self._unfit = templates.explain_use(name)
         finally:
             os.environ.pop(messages.LOADING, None)
             sys.path[:] = usual
@@ -192,8 +197,10 @@ class Guardian:
             opened.append(self._channel.take_descriptor())
             opened += os.pipe2(os.O_CLOEXEC)
             opened.append(os.memfd_create("hocket-stack", os.MFD_CLOEXEC))
+            if self._unfit:
+                raise RuntimeError(self._unfit)
             pid = os.fork()
-        except (OSError, channel.FrameError) as error:  # the other workers go on
+        except (OSError, channel.FrameError, RuntimeError) as error:  # the other workers go on
             for fd in opened:
                 os.close(fd)
             self._report_unborn(worker_id, error)

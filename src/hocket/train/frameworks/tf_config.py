@@ -147,8 +147,11 @@ def refuse_keras_3(work: object) -> None:
         )
 
 
-def choose_keras_backend(name: str, num_threads: int) -> None:
+def choose_keras_backend(name: str, num_threads: int, use_gpu: bool) -> None:
     """Make the calling process's Keras 3 compute with a backend, with at most `num_threads` threads per operation.
+
+    On PyTorch, Keras computes on the GPU that it saw at its import. A rank may be a fork of a process that imported
+    Keras and saw other GPUs, so the rank's own device is set.
 
     Keras fixes its backend at import. So this function cannot be in `hocket.train.keras`, which imports Keras.
     """
@@ -161,5 +164,9 @@ def choose_keras_backend(name: str, num_threads: int) -> None:
             "before the next."
         )
     os.environ["KERAS_BACKEND"] = name
+    if name == "torch":
+        device = "cuda" if use_gpu else "cpu"
+        os.environ["KERAS_TORCH_DEVICE"] = device
+        keras_internals.set_torch_device(device)
     set_threads(num_threads)
     be_quiet()

@@ -79,7 +79,7 @@ class JaxConfig(backend.BackendConfig):
     def on_start(self, group: worker_group.WorkerGroup) -> None:
         """Join the ranks, and set JAX up in each."""
         num_threads = max(1, int(group.scaling.bundle.get("CPU", 1)))
-        group.execute(processes.set_up, [(num_threads, group.scaling.use_gpu, len(group))] * len(group))
+        group.execute(processes.set_up, [(num_threads, processes.count_gpus(group), len(group))] * len(group))
         joining.arrange(group, self.timeout_s)
         if self.distributed and len(group) > 1:
             processes.join(group, self.timeout_s)

@@ -83,12 +83,24 @@ def _is_here(group: worker_group.WorkerGroup) -> bool:
 # --- in a rank --------------------------------------------------------------------------------------------------------
 
 
-def set_up(num_threads: int, use_gpu: bool, world_size: int) -> None:
+GPU_MEMORY: Final = 0.9
+"""The part of a GPU's memory that JAX's processes together may take if they share the GPU. A guess: contexts and
+libraries need the rest."""
+
+
+def count_gpus(group: worker_group.WorkerGroup) -> float:
+    """Return the GPUs of each rank, which may be a fraction of one."""
+    return float(group.scaling.bundle.get("GPU", 0)) if group.scaling.use_gpu else 0.0
+
+
+def set_up(num_threads: int, num_gpus: float, world_size: int) -> None:
     """Set JAX up in a rank, before it has a backend."""
     tell_size(world_size)
+    if 0 < num_gpus < 1:  # else each of the ranks that share a GPU would take three quarters of its memory
+        os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{num_gpus * GPU_MEMORY:.3f}")
     os.environ.setdefault("PJRT_NPROC", str(num_threads))
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    if not use_gpu:
+    if not num_gpus:
         jax.config.update("jax_platforms", "cpu")
 
 

@@ -95,7 +95,9 @@ class KerasConfig(backend.BackendConfig):
     def on_start(self, group: worker_group.WorkerGroup) -> None:
         """Set KERAS_BACKEND in each rank, and join the ranks."""
         num_threads = max(1, int(group.scaling.bundle.get("CPU", 1)))
-        group.execute(tf_config.choose_keras_backend, [(self.choose_backend(), num_threads)] * len(group))
+        group.execute(
+            tf_config.choose_keras_backend, [(self.choose_backend(), num_threads, group.scaling.use_gpu)] * len(group)
+        )
         joining.arrange(group, self.timeout_s)
         if self.distributed:
             extras.load("jax", "Keras on JAX", "JAX", "Run pip install 'hocket[jax]'.")

@@ -12,7 +12,7 @@ from hocket.train.run import worker_group
 def join(group: worker_group.WorkerGroup, timeout_s: float) -> None:
     """Join the ranks of a group, before JAX has a backend in them."""
     num_threads = max(1, int(group.scaling.bundle.get("CPU", 1)))
-    group.execute(processes.set_up, [(num_threads, group.scaling.use_gpu, len(group))] * len(group))
+    group.execute(processes.set_up, [(num_threads, processes.count_gpus(group), len(group))] * len(group))
     if len(group) > 1:
         processes.join(group, timeout_s)
 

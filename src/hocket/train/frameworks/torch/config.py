@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -51,8 +51,9 @@ class TorchConfig(backend.BackendConfig):
     """
 
     backend: str | None = None
-    """A backend of torch.distributed. Default: ``"nccl"`` if `ScalingConfig.use_gpu`, else ``"hocket"``, which reduces
-    in memory that the ranks of a machine share, and between machines over gloo."""
+    """A backend of torch.distributed. Default: ``"hocket"``, which reduces in memory that the ranks of a machine share,
+    and between machines over gloo; if `ScalingConfig.use_gpu`, ``"cpu:hocket,cuda:nccl"``, which leaves the tensors on
+    GPUs to NCCL, or to gloo if ranks share a GPU, since NCCL refuses that."""
     init_method: str = "env"
     """For programs written for Ray, where ``"env"`` and ``"tcp"`` say how the ranks find each other. Hocket ignores
     it."""
@@ -96,7 +97,7 @@ class TorchConfig(backend.BackendConfig):
 
     def on_start(self, group: worker_group.WorkerGroup) -> None:
         """Join the ranks, and set torch up in each."""
-        name = self.backend or ("nccl" if group.scaling.use_gpu else collective_torch.NAME)
+        name = self.backend or choose_backend(group.scaling.use_gpu, group.places)
         num_threads = max(1, int(group.scaling.bundle.get("CPU", 1)))
         meeting = rendezvous.arrange(group, self.timeout_s)
         addresses = joining.find_addresses(group)
@@ -111,6 +112,19 @@ class TorchConfig(backend.BackendConfig):
     def on_shutdown(self, group: worker_group.WorkerGroup) -> None:
         """Take the process group apart."""
         group.execute(_leave, [()] * len(group))
+
+
+def choose_backend(use_gpu: bool, places: Iterable[rank_placement.RankPlacement] = ()) -> str:
+    """Return the default backend of the ranks' process group. NCCL alone has no collectives for tensors on the host.
+
+    Args:
+        use_gpu: Whether ranks have GPUs.
+        places: The places of the ranks, if they may share GPUs.
+    """
+    if not use_gpu:
+        return collective_torch.NAME
+    held = [(place.node_id, gpu) for place in places for gpu in place.introduction.gpu_ids]
+    return f"cpu:{collective_torch.NAME},cuda:{'nccl' if len(set(held)) == len(held) else 'gloo'}"
 
 
 def _join(
@@ -135,8 +149,7 @@ def _join(
     interface = rendezvous.choose_interface(address)
     if interface is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-        if address != joining.LOOPBACK:  # inside a machine NCCL needs no network
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)  # NCCL listens on the outer address otherwise
     collective_torch.register()
     torch.set_num_threads(num_threads)
     if use_gpu:

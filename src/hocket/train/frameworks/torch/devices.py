@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
 
 from hocket.train.rank import worker_session
@@ -28,6 +31,12 @@ def get_devices() -> list[torch.device]:
         return [torch.device("cpu")]
     pick_cuda_device()  # raises if there is none
     return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+
+
+def list_ddp_options(parameters: Iterable[torch.nn.Parameter], device: torch.device) -> dict[str, Any]:
+    """Return the arguments of DistributedDataParallel for a model on a rank's device: it then also moves the inputs."""
+    is_there = device.type == "cuda" and all(parameter.device == device for parameter in parameters)
+    return {"device_ids": [device], "output_device": device} if is_there else {}
 
 
 def pick_cuda_device() -> torch.device:

@@ -43,7 +43,7 @@ def prepare_model(
         ValueError: `parallel_strategy` is unknown, or the trainer's strategy does not support it.
         RuntimeError: The caller is outside a training function.
     """
-    info = worker_session.get_session("torch.prepare_model").info
+    worker_session.get_session("torch.prepare_model")
     if parallel_strategy not in STRATEGIES:
         raise ValueError(
             f"parallel_strategy must be one of {list(STRATEGIES)}, but received {parallel_strategy!r}. Leave it out "
@@ -58,8 +58,6 @@ def prepare_model(
     if parallel_strategy is None:
         return model
     options = dict(parallel_strategy_kwargs or {})
-    if parallel_strategy == "ddp" and device.type == "cuda" and move_to_device is not False and info.world_size > 1:
-        options = {"device_ids": [device], "output_device": device, **options}
     before = list(model.parameters())
     prepared = state.exchange.adapt_model(model, parallel_strategy, options, device)
     state.add_model(prepared, before)

@@ -11,6 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn import parallel
 
 from hocket.train import strategies
+from hocket.train.frameworks.torch import devices
 from hocket.train.frameworks.torch.strategies import closures, sharding, strategy, wrapping
 
 _HOOKS: Final[Mapping[str, Callable[..., object]]] = {
@@ -81,6 +82,7 @@ class TorchAllReduce(strategy.TorchStrategy):
             "gradient_as_bucket_view": True,
             **options,
         }  # measured: a tenth of a step less, and a copy of the gradients
+        options = {**devices.list_ddp_options(model.parameters(), device), **options}
         if self._settings.bucket_mb is not None:
             options = {"bucket_cap_mb": self._settings.bucket_mb, **options}
         made = wrapping.Wrapper(model, options, self._compress, self._ranks.world_size)
