@@ -18,8 +18,6 @@ import pytest
 
 from hocket import data
 from hocket.data import aggregate as aggregates
-from hocket.data import blocks, relations
-from hocket.data.execution import relations as engine
 from hocket.data.expressions import col
 from hocket.data.sources import parquet
 
@@ -136,29 +134,6 @@ def test_joins(tables: Any, how: str, is_left: bool) -> None:
         return rows.join(other, how, on="gaps") if is_left else other.join(rows, how, on="gaps")
 
     check(tables, join)
-
-
-@pytest.mark.parametrize("how", ["inner", "left_outer", "left_semi", "left_anti"])
-@pytest.mark.parametrize("key", ["gaps", "x", ODD, "large"])
-def test_a_small_table_is_joined_read_by_read(tables: Any, how: str, key: str) -> None:
-    values, kind = VALUES[key]
-    keys = [*values[:3], values[0], values[-1], values[0]]
-    other = data.from_arrow(pa.table({key: pa.array(keys, kind), "name": list("abcdef")}))
-    joined = tables[0].join(other, how, on=key)
-    assert len(joined.materialize()._plan.reads) > 1
-    check(tables, lambda rows: rows.join(other, how, on=key))
-
-
-@pytest.mark.parametrize("has_right", [True, False])
-def test_rows_that_the_engine_puts_elsewhere_are_put_back(has_right: bool) -> None:
-    left, right = np.array([0, 1, 1, 1, 2, 5]), pa.array([7, 0, 3, 9, None, 2], pa.uint32())
-    whole = blocks.Block({"x": np.arange(6), relations.ROWS[0]: left, relations.ROWS[1]: right}, 6)
-    if not has_right:
-        whole = whole.select(["x", relations.ROWS[0]]).pick(np.array([0, 1, 4, 5]))
-    mixed = whole.pick(np.random.default_rng(0).permutation(whole.num_rows))
-    for given in (whole, mixed):
-        found = blocks.join(engine._order_rows([given.cut(0, 2), given.cut(2, 6)]))
-        assert found.columns["x"].tolist() == whole.columns["x"].tolist()
 
 
 def test_joining_files_with_files(tables: Any) -> None:

@@ -201,24 +201,6 @@ class Join(Query):
         return f"join({self.how}, {', '.join(self.on)})"
 
     def build(self, tables: Sequence[Table]) -> Statement:
-        return self._build(tables, is_part=False)
-
-    def build_part(self, tables: Sequence[Table]) -> Statement:
-        """Return the query for some of the left rows, if `can_be_parted`. The result has no order; its last columns
-        (`ROWS`) have the numbers of the left row and, where one is shown, of the right row."""
-        return self._build(tables, is_part=True)
-
-    @property
-    def takes_left_rows_alone(self) -> bool:
-        """Whether each left row has its result without the other left rows."""
-        return self.how in ("inner", "left_outer", "left_semi", "left_anti")
-
-    def can_be_parted(self, tables: Sequence[Table]) -> bool:
-        """Return whether parts of the left rows can be joined. Categories are known only when all of a table has been
-        read."""
-        return self.takes_left_rows_alone and all(tables) and not any(map(arrow.is_categorical, tables[1].values()))
-
-    def _build(self, tables: Sequence[Table], *, is_part: bool) -> Statement:
         left, right = tables
         if not left or not right:
             return self._take_one(left, right)
@@ -240,12 +222,15 @@ class Join(Query):
         verb, where = JOINS[self.how], " AND ".join(conditions)
         # A choice among the right rows is the same choice with the tables exchanged.
         if self.how in ("right_semi", "right_anti"):
-            return self._choose(verb, where, right, there, "t1", "t0", is_part=is_part)
+            return self._choose(verb, where, right, there, "t1", "t0")
         if self.how in ("left_semi", "left_anti"):
-            return self._choose(verb, where, left, here, "t0", "t1", is_part=is_part)
+            return self._choose(verb, where, left, here, "t0", "t1")
         columns, values, sources = self._list_columns(left, right, here, there)
-        named = {name: source for (name, _), source in zip(columns, sources, strict=True)}
-        return _finish(values, columns, named, f"t0 {verb} t1 ON {where}", ("t0.n", "t1.n"), is_part=is_part)
+        return Statement(
+            sql=f"SELECT {', '.join(values)} FROM t0 {verb} t1 ON {where} ORDER BY t0.n NULLS LAST, t1.n NULLS LAST",
+            columns=columns,
+            sources={name: source for (name, _), source in zip(columns, sources, strict=True)},
+        )
 
     def _take_one(self, left: Table, right: Table) -> Statement:
         """Return the query for a table without known columns, which has no rows, and one with columns."""
@@ -260,12 +245,12 @@ class Join(Query):
             sources={names.get(name, name): ((0 if left else 1, name),) for name in table},
         )
 
-    def _choose(
-        self, verb: str, where: str, table: Table, places: Mapping[str, str], of: str, by: str, *, is_part: bool
-    ) -> Statement:
-        sources = {name: ((int(of[1:]), name),) for name in table}
-        source = f"{of} {verb} {by} ON {where}"
-        return _finish([*places.values()], tuple(table.items()), sources, source, (f"{of}.n",), is_part=is_part)
+    def _choose(self, verb: str, where: str, table: Table, places: Mapping[str, str], of: str, by: str) -> Statement:
+        return Statement(
+            sql=f"SELECT {', '.join(places.values())} FROM {of} {verb} {by} ON {where} ORDER BY {of}.n",
+            columns=tuple(table.items()),
+            sources={name: ((int(of[1:]), name),) for name in table},
+        )
 
     def _list_columns(
         self, left: Table, right: Table, here: Mapping[str, str], there: Mapping[str, str]
@@ -296,29 +281,6 @@ class Join(Query):
                 "right_suffix='_right', or give it another name with rename_columns()."
             )
         return tuple(columns), values, sources
-
-
-ROWS: Final = ("\0left", "\0right")
-"""The columns of a part of a join with the numbers of the rows. No user's column begins with a NUL character."""
-
-
-def _finish(
-    values: Sequence[str],
-    columns: tuple[tuple[str, Any], ...],
-    sources: Mapping[str, tuple[tuple[int, str], ...]],
-    source: str,
-    numbers: Sequence[str],
-    *,
-    is_part: bool,
-) -> Statement:
-    """Return the statement of a join: in the order of the rows, or with their numbers as its last columns."""
-    order = f" ORDER BY {', '.join(f'{number} NULLS LAST' for number in numbers)}"
-    if is_part:
-        values = [*values, *numbers]
-        columns += tuple((name, COMPUTED) for name, _ in zip(ROWS, numbers, strict=False))
-    return Statement(
-        sql=f"SELECT {', '.join(values)} FROM {source}{'' if is_part else order}", columns=columns, sources=sources
-    )
 
 
 def _unify_keys(

@@ -2,8 +2,6 @@
 
 The task reads the blocks of its tables one by one, as the engine requests them, and yields the result in blocks, as
 they are requested. The engine spills to a folder, which the task removes in the end.
-
-A join of files with a small table is computed in several tasks: each joins the rows of one read with the whole table.
 """
 
 from __future__ import annotations
@@ -35,10 +33,6 @@ _BLOCK_MEMORY: Final = 1 << 30
 
 _SMALL_BLOCK: Final = 128 << 20
 """Bytes. The work on a block of this size is certain to fit into `_BLOCK_MEMORY`, so the engine needs no disk."""
-
-
-_SHARED_BYTES: Final = 32 << 20
-"""Largest size of a table that each task of a join reads for itself. A guess: a task reads that in some 10 ms."""
 
 
 _Source: TypeAlias = Callable[[], Iterator[blocks.Block]]
@@ -89,23 +83,16 @@ def relate(
     types: list[relations.Table] = []
     parts: list[Sequence[_Part] | scans.Scan] = []
     mixed = frozenset[str]()
-    num_bytes: list[int | None] = []
     for found in tables:
         if isinstance(found, scans.Scan):
             types.append(found.types)
             parts.append(found)
-            num_bytes.append(found.num_bytes)
             continue
         known, stored = _store(found)
         types.append(transport.unify(known, query.name))
         mixed |= transport.list_mixed(known, types[-1])
         parts.append([_Part(one.ref, one.start, one.stop) for one in stored])
-        num_bytes.append(sum(one.num_bytes for one in stored))
     if not any(types):  # no block of any table has columns: there is nothing to relate
-        return
-    if isinstance(query, relations.Join) and _can_be_parted(query, types, parts, num_bytes, options):
-        statement = dataclasses.replace(query.build_part(types), mixed=mixed)
-        yield from _join_each(statement, types, parts, query.name, options, scope)
         return
     statement = dataclasses.replace(query.build(types), mixed=mixed)
     is_alone = statement.is_ordered or options.memory_limit is not None  # each thread takes memory of its own
@@ -116,80 +103,6 @@ def relate(
     made = task.remote(statement, types, parts, limits)
     del parts
     yield from tasks.list_blocks(made, scope)
-
-
-def wants_blocks(query: relations.Query, scan: scans.Scan) -> bool:
-    """Return whether a query should get a second table in blocks, although it could read the files itself: tasks that
-    share the table would each read the files again."""
-    if not isinstance(query, relations.Join) or not query.takes_left_rows_alone:
-        return False
-    return scan.num_bytes is not None and scan.num_bytes <= _SHARED_BYTES
-
-
-def _can_be_parted(
-    query: relations.Join,
-    types: Sequence[relations.Table],
-    parts: Sequence[Sequence[_Part] | scans.Scan],
-    num_bytes: Sequence[int | None],
-    options: settings.ExecutionOptions,
-) -> bool:
-    """Return whether several tasks can join: each takes some rows of the left table, and all of the right one."""
-    left, right = parts
-    is_small = num_bytes[1] is not None and num_bytes[1] <= _SHARED_BYTES
-    return (
-        query.can_be_parted(types)
-        and isinstance(left, scans.Scan)
-        and len(left.reads) > 1
-        and not isinstance(right, scans.Scan)
-        and is_small
-        and options.memory_limit is None  # one engine keeps to it
-    )
-
-
-def _join_each(
-    statement: relations.Statement,
-    types: Sequence[relations.Table],
-    parts: Sequence[Any],
-    name: str,
-    options: settings.ExecutionOptions,
-    scope: scopes.Scope,
-) -> Iterator[block_reads.Stored]:
-    """Yield the result of a join, read by read."""
-    left, right = parts
-    limits = _Limits(_BLOCK_MEMORY, 1, settings.DataContext.get_current().get_block_bytes())
-    task = tasks.make_many(scope, _run_part, name, tasks.choose_cpus(options))
-    scope.at_end(scratch.remove_left)
-    shared = api.put((statement, types[1], right, limits))
-    yield from tasks.read_ahead((task.remote(scan, shared) for scan in left.split()), options, scope)
-
-
-def _run_part(
-    left: scans.Scan, shared: tuple[relations.Statement, relations.Table, Sequence[_Part], _Limits]
-) -> Iterator[blocks.Block | tasks.Size]:
-    """Yield the blocks of a join for some of the left rows, each followed by its size. Runs in a task."""
-    statement, types, right, limits = shared
-    with _open(limits) as connection:
-        made = list(_query(connection, statement, [_open_scan(left), _open_parts(types, right)], limits))
-    for block in _order_rows(made):
-        found = block.select([name for name in block.columns if name not in relations.ROWS])
-        yield found
-        yield tasks.measure(found)
-
-
-def _order_rows(made: Sequence[blocks.Block]) -> Sequence[blocks.Block]:
-    """Return the result of a part of a join in the order of the left rows, and of the right rows beside one of them.
-
-    One thread of the engine keeps that order in practice, but does not promise it."""
-    numbers = [
-        np.concatenate([columns.to_numpy(block.columns[name]).astype(np.float64) for block in made])
-        for name in relations.ROWS
-        if name in made[0].columns
-    ]
-    step = np.diff(numbers[0])
-    rises = step > 0
-    if len(numbers) > 1:  # a left row without a partner has no right row, and comes once
-        rises |= (step == 0) & (np.diff(numbers[1]) > 0)
-    return made if rises.all() else [blocks.join(made).pick(np.lexsort(numbers[::-1]))]
 
 
 def _store(

@@ -232,11 +232,7 @@ def _put_together(
 def _relate(
     found: Blocks | scans.Scan, op: plan.Relation, options: settings.ExecutionOptions, scope: scopes.Scope
 ) -> Blocks:
-    others: list[Blocks | scans.Scan] = []
-    for other in op.others:
-        scan = other.find_scan()
-        is_scan = scan is not None and not relations.wants_blocks(op.query, scan)
-        others.append(scan if scan is not None and is_scan else _stream(other, options, None, scope))
+    others = [other.find_scan() or _stream(other, options, None, scope) for other in op.others]
     yield from relations.relate([found, *others], op.query, options, scope)
 
 

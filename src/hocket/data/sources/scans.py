@@ -70,19 +70,6 @@ class Scan:
         """Number of rows of the reads, before the conditions."""
         return sum(file.stop - file.start for file in self.files)
 
-    @property
-    def num_bytes(self) -> int | None:
-        """Size of the blocks of the reads, before the conditions; None if it is unknown."""
-        sizes = [read.num_bytes for read in self.reads]
-        return None if None in sizes else sum(size or 0 for size in sizes)
-
-    def split(self) -> list[Scan]:
-        """Return a scan for each read."""
-        return [
-            dataclasses.replace(self, reads=(read,), files=(file,))
-            for read, file in zip(self.reads, self.files, strict=True)
-        ]
-
     def select(self, names: Sequence[str]) -> Scan | None:
         """Return a scan of some of the columns, in this order; None if one is missing or occurs twice."""
         if not names or not set(names) <= set(self.types) or len(set(names)) < len(names):
