@@ -153,7 +153,8 @@ def _tell_left_out(caller: str, place: places.Place, names: Sequence[str], endin
 
 def _is_data(path: str, endings: Sequence[str]) -> bool:
     parts = path.split("/")
-    if any(part.startswith((".", "_")) and "=" not in part and part != GONE for part in parts):
+    is_suspect = path.startswith((".", "_")) or "/." in path or "/_" in path  # quicker than a look at each part
+    if is_suspect and any(part.startswith((".", "_")) and "=" not in part and part != GONE for part in parts):
         return False
     name = parts[-1].lower()
     for packed in (".gz", ".bz2", ".zst", ".lz4"):

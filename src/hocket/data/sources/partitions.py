@@ -176,6 +176,10 @@ def list_values(found: Sequence[filesystems.File], partitioning: Partitioning | 
     """Return the columns in the names of each file's folders. All files have the same columns."""
     if partitioning is None:
         return [{} for _ in found]
-    read = [partitioning.read(file.path, file.root) for file in found]
-    names = list(dict.fromkeys(name for one in read for name in one))
-    return [{name: one.get(name) for name in names} for one in read]
+    folders = [(file.path.rpartition("/")[0], file.root) for file in found]
+    read: dict[tuple[str, str], dict[str, Any]] = {}  # once for each folder, which may have a hundred thousand files
+    for folder, file in zip(folders, found, strict=True):
+        if folder not in read:
+            read[folder] = partitioning.read(file.path, file.root)
+    names = list(dict.fromkeys(name for one in read.values() for name in one))
+    return [{name: read[folder].get(name) for name in names} for folder in folders]
