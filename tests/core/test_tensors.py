@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import hocket
+from hocket._base.internals import torch as torch_internals
 from hocket.engine import pickling, values
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("session")]
@@ -131,3 +132,16 @@ def test_other_classes_of_that_name_are_no_tensors() -> None:
         value = 4
 
     assert hocket.get(hocket.put(Tensor())).value == 4
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU: the tensor arrives")
+def test_a_tensor_of_a_gpu_is_refused_in_one_sentence_where_there_is_none() -> None:
+    class OnGpu:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return torch_internals.rebuild_on_gpu, (torch.zeros(100_000).untyped_storage(), 0)
+
+    with pytest.raises(
+        hocket.exceptions.SerializationError,
+        match=r"The value has a tensor on a GPU, .* Send tensor.cpu\(\), or request a GPU",
+    ):
+        hocket.get(hocket.put(OnGpu()))

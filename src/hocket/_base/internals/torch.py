@@ -226,9 +226,11 @@ def _rebuild_typed_storage(storage: torch.UntypedStorage, dtype: torch.dtype) ->
 def reduce_storage(storage: Any) -> tuple[Any, ...]:
     """Return the reduced form of a storage on the host, with its memory as a buffer that may travel beside the pickle.
 
-    torch's own form is a file inside the pickle, so it copies the memory several times. Storages on other devices keep
-    that form.
+    torch's own form is a file inside the pickle, so it copies the memory several times. A storage on a GPU goes through
+    the host. Storages on other devices keep torch's form.
     """
+    if storage.device.type == "cuda":
+        return rebuild_on_gpu, (storage.cpu(), storage.device.index)
     if storage.device.type != "cpu":
         found: tuple[Any, ...] = storage.__reduce__()
         return found
@@ -242,3 +244,20 @@ def _rebuild_storage(buffer: Any) -> torch.UntypedStorage:
     if isinstance(buffer, bytes | bytearray) or memoryview(buffer).readonly:  # inside the pickle, or not to be written
         return torch.frombuffer(bytearray(buffer), dtype=torch.uint8).clone().untyped_storage()
     return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
+
+
+def rebuild_on_gpu(host: torch.UntypedStorage, index: int) -> torch.UntypedStorage:
+    """Return a copy of a storage on a GPU: on that of the sender's index, or, if this process has fewer, on its current
+    one.
+
+    Raises:
+        RuntimeError: This process sees no GPU.
+    """
+    if not torch.cuda.is_available():
+        raise RuntimeError(
+            "The value has a tensor on a GPU, but this process sees no GPU. Send tensor.cpu(), or request a GPU for "
+            "the task or actor that takes the value: @hocket.remote(num_gpus=1)"
+        )
+    there = index if index < torch.cuda.device_count() else torch.cuda.current_device()
+    found: torch.UntypedStorage = host.to(device=torch.device("cuda", there))
+    return found
