@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.engine import pickle_streams, values
+from hocket.engine import pickling, values
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("session")]
 
@@ -129,7 +129,7 @@ def test_all_can_stay_in_the_pickle() -> None:
 
 def test_a_stream_keeps_data_that_has_no_header() -> None:
     buffers: list[memoryview] = []
-    stream = pickle_streams.PickleStream(buffers, 64)
+    stream = pickling.PickleStream(buffers, 64)
     parts = [b"B" + (99).to_bytes(4, "little"), b"y" * 100, b"", b"z" * 70]
     for part in parts:
         stream.write(part)

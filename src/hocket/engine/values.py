@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from hocket import exceptions
 from hocket._base import texts
-from hocket.engine import callers, contract, interrupts, pickle_streams, pickling, undecodable, unsendable
+from hocket.engine import callers, contract, interrupts, pickling, undecodable, unsendable
 
 try:
     from _blake2 import (
@@ -143,7 +143,7 @@ def encode(
     if is_plain(value):
         return _build_plain(value, value if type(value) is tuple or type(value) is list else (value,))
     buffers: list[memoryview] = []
-    stream = pickle_streams.PickleStream(buffers, BESIDE_BYTES)
+    stream = pickling.PickleStream(buffers, BESIDE_BYTES)
 
     def take_buffer(buffer: pickle.PickleBuffer) -> bool:
         try:
@@ -172,7 +172,7 @@ def encode_whole(value: object, what: str = "value", *, pickler: type[pickle.Pic
     """
     if is_plain(value):
         return Encoded(pickle.dumps(value, pickling.PROTOCOL), _NO_BUFFERS, _NO_REFS)
-    stream = pickle_streams.PickleStream(None, BESIDE_BYTES)
+    stream = pickling.PickleStream(None, BESIDE_BYTES)
     refs = _dump(value, what, None, stream, None, by_index=False, pickler=pickler)
     return Encoded(stream.getvalue(), _NO_BUFFERS, refs)
 
@@ -181,7 +181,7 @@ def _dump(
     value: object,
     what: str,
     explain: Callable[[object, str, Exception], str] | None,
-    stream: pickle_streams.PickleStream,
+    stream: pickling.PickleStream,
     take_buffer: Callable[[pickle.PickleBuffer], bool] | None,
     *,
     by_index: bool,
@@ -216,7 +216,7 @@ def _build_plain(value: object, parts: Iterable[object]) -> Encoded:
     for part in parts:
         if type(part) is bytes and len(part) >= BESIDE_BYTES:
             buffers = []
-            stream = pickle_streams.PickleStream(buffers, BESIDE_BYTES)
+            stream = pickling.PickleStream(buffers, BESIDE_BYTES)
             pickle.Pickler(stream, pickling.PROTOCOL).dump(value)
             data = stream.getvalue()
             break
