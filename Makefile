@@ -116,7 +116,7 @@ test-long: $(VENV)/.dev $(VENV)/.spark $(VENV)/.services $(VENV)/.browser  ## th
 	$(PYTEST) -m long $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)
 	HOCKET_ENGINE=ray $(PYTEST) $(RAY_TESTS) $(ARGS)
 	HOCKET_WEAK_MEMORY=1 $(PYTEST) $(MEMORY_TESTS) $(ARGS)
-	HOCKET_RANDOM_TESTS=1 $(PYTEST) -m 'not long' $(RANDOM_TESTS) $(ARGS)
+	HOCKET_RANDOM_TESTS=1 $(PYTEST) $(AT_A_TIME) -m 'not long' $(RANDOM_TESTS) $(ARGS)
 
 parity: $(addprefix parity-,local inprocess ray page)  ## run the suites on each engine and write docs/parity.md (80 minutes; each part alone: parity-ray, ...)
 
