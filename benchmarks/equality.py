@@ -48,7 +48,8 @@ def train_loop(config: dict[str, Any]) -> tuple[float, float]:
     watch = worker_session.get_session("benchmark").watch
     started = time.thread_time()
     for number in range(NUM_LOOKS):
-        watch.take_look("benchmark", number)
+        with watch.take_look("benchmark", number):
+            pass
     return statistics.median(seconds[WARM_EPOCHS:]), (time.thread_time() - started) / NUM_LOOKS
 
 

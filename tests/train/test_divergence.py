@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import threading
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,29 @@ def test_the_end_of_an_epoch_is_looked_at_once() -> None:
     watch.end()
     watch.end()
     assert [one.place for one in sent] == [("report", 1), ("step", 3), ("epoch 3", 5)]
+
+
+def test_looks_of_several_threads_arrive_in_order() -> None:
+    """A look without keys has those of the look that was sent before, here by a report."""
+    sent: list[Any] = []
+    calls: list[int] = []
+    again = threading.Event()
+
+    def list_tensors() -> list[equality.Equal]:
+        calls.append(1)
+        if len(calls) > 1:
+            again.set()
+        return [equality.Equal("parameter", "one", np.ones(1))]
+
+    watch = equality.Watch(1, sent.append)
+    watch.add(list_tensors, {})
+    training = threading.Thread(target=watch.count_step)
+    with watch.take_look("report", 1) as look:
+        training.start()
+        assert not again.wait(0.1), "the other look waits for this one"
+        sent.append(look)
+    training.join()
+    assert [(one.place, one.keys is not None) for one in sent] == [(("report", 1), True), (("step", 1), False)]
 
 
 @pytest.mark.parametrize(

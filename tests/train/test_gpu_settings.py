@@ -56,15 +56,17 @@ def test_ranks_that_share_a_gpu_do_not_use_nccl(held: list[tuple[str, str]], lib
 
 @pytest.mark.usefixtures("session")
 def test_ranks_train_with_a_backend_for_each_kind_of_device(tmp_path: Path) -> None:
-    def train_loop() -> tuple[str, float, list[int]]:
+    def train_loop() -> tuple[float, list[int], list[float]]:
         torch.manual_seed(train.get_context().get_world_rank())
         model = prepare_model(torch.nn.Linear(3, 1))
-        model(torch.ones(2, 3)).sum().backward()
+        model(torch.ones(2, 3) * (train.get_context().get_world_rank() + 1)).sum().backward()
         total = torch.ones(1)
         dist.all_reduce(total)
         found: list[Any] = [None, None]
         dist.all_gather_object(found, dist.get_rank())
-        return dist.get_backend(), total.item(), found
+        slope = next(model.parameters()).grad
+        assert slope is not None
+        return total.item(), found, slope.flatten().tolist()
 
     trained = TorchTrainer(
         train_loop,
@@ -72,7 +74,7 @@ def test_ranks_train_with_a_backend_for_each_kind_of_device(tmp_path: Path) -> N
         scaling_config=train.ScalingConfig(num_workers=2),
         run_config=train.RunConfig(storage_path=str(tmp_path)),
     ).fit()
-    assert trained.return_value[1:] == (2.0, [0, 1])
+    assert trained.return_value == (2.0, [0, 1], [3.0] * 3), "gradients of 2 and 4 are averaged"
 
 
 def test_distributed_data_parallel_is_told_the_gpu_of_a_model_that_is_there() -> None:

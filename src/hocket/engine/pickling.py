@@ -204,14 +204,17 @@ class PickleStream:
         if not self._chunks or _is_frame(data):
             return False
         last, size = self._chunks[-1], len(data)
-        if type(data) is bytes:
-            header, rebuild = pickle.BINBYTES + size.to_bytes(4, "little") if size < 1 << 32 else b"", b"bytes"
-            header = header or pickle.BINBYTES8 + size.to_bytes(8, "little")
+        if type(data) is bytearray:
+            header = pickle.BYTEARRAY8 + size.to_bytes(8, "little")
+        elif size < 1 << 32:
+            header = pickle.BINBYTES + size.to_bytes(4, "little")
         else:
-            header, rebuild = pickle.BYTEARRAY8 + size.to_bytes(8, "little"), b"bytearray"
+            header = pickle.BINBYTES8 + size.to_bytes(8, "little")
         if not last.endswith(header):
             return False
-        self._chunks[-1] = last[: -len(header)] + pickle.GLOBAL + b"builtins\n" + rebuild + b"\n" + _TAKE_BUFFER
+        self._chunks[-1] = (
+            last[: -len(header)] + pickle.GLOBAL + b"builtins\n%b\n" % type(data).__name__.encode() + _TAKE_BUFFER
+        )
         self.size += len(self._chunks[-1]) - len(last)
         return True
 

@@ -175,8 +175,10 @@ class Guardian:
         try:
             for name in modules:
                 os.environ[messages.LOADING] = name
-                # A worker's own import shows the error.
-                with templates.load_modules_only(), contextlib.suppress(BaseException):
+                with (
+                    templates.load_modules_only(),
+                    contextlib.suppress(BaseException),
+                ):  # a worker's own import shows it
                     importlib.import_module(name)
                 if not self._unfit and templates.uses_gpu():
                     self._unfit = templates.explain_use(name)

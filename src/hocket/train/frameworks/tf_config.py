@@ -165,8 +165,7 @@ def choose_keras_backend(name: str, num_threads: int, use_gpu: bool) -> None:
         )
     os.environ["KERAS_BACKEND"] = name
     if name == "torch":
-        device = "cuda" if use_gpu else "cpu"
-        os.environ["KERAS_TORCH_DEVICE"] = device
+        device = os.environ.setdefault("KERAS_TORCH_DEVICE", "cuda" if use_gpu else "cpu")
         keras_internals.set_torch_device(device)
     set_threads(num_threads)
     be_quiet()

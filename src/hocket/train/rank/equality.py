@@ -14,9 +14,10 @@ processors.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
@@ -191,15 +192,18 @@ class Watch:
 
     def look(self, kind: str, number: int) -> None:
         """Send a look at the rank's present tensors."""
-        look = self.take_look(kind, number)
-        if look is not None and self._send is not None:
-            self._send(look)
+        with self.take_look(kind, number) as look:
+            if look is not None and self._send is not None:
+                self._send(look)
 
-    def take_look(self, kind: str, number: int) -> Look | None:
-        """Return a look at the rank's present tensors, which the caller must send before any later look; None if there
-        is nothing to compare."""
+    @contextlib.contextmanager
+    def take_look(self, kind: str, number: int) -> Iterator[Look | None]:
+        """Yield a look at the rank's present tensors, which the caller sends in the block; None if nothing is compared.
+
+        Looks of other threads wait meanwhile: a look without keys has those of the look that was sent before."""
         if self._send is None or not self._sources:
-            return None
+            yield None
+            return
         with self._lock:
             self._ended_epoch = None
             keys: list[Key] = []
@@ -211,7 +215,7 @@ class Watch:
                     digests.append(compute_digest(array))
                     samples.append(take_sample(array) if sample is None else sample)
             self._looked = self._steps
-            return self._pack((kind, number), tuple(keys), digests, samples) if keys else None
+            yield self._pack((kind, number), tuple(keys), digests, samples) if keys else None
 
     def _pack(
         self,

@@ -141,15 +141,14 @@ class WorkerSession:
             self._raise_failure()
             index, made_at = self._count, time.time()
             is_now = self._outbox.is_idle and (checkpoint is None or waits)
-            look = self.watch.take_look("report", index + 1)
-            if look is not None and not (is_now and checkpoint is None):  # the report may come late, or never
-                self._deliver(look)
-                look = None
+            takes_look = is_now and checkpoint is None
+            if not takes_look:  # the report may come late, or never
+                self.watch.look("report", index + 1)
             spent = self._stretch.end() if turns.get_optional_turns() is None else None
             positions = self._read_positions() if checkpoint is not None else {}  # now, not after the upload
             names = _list_expected(checkpoint, upload) if checkpoint is not None else []
 
-            def send() -> None:
+            def send(look: equality.Look | None = None) -> None:
                 staged = None if checkpoint is None else self._stage(index, checkpoint, checkpoint_dir_name, upload)
                 if isinstance(staged, storage.Staged):
                     storage.check_whole(names, staged.files)
@@ -158,7 +157,10 @@ class WorkerSession:
                 given = checkpoint_dir_name, positions, asked, waits
                 self._deliver(reports.Report(index, blob, staged, *given, made_at, spent, look))
 
-            if is_now:
+            if takes_look:
+                with self.watch.take_look("report", index + 1) as look:
+                    send(look)
+            elif is_now:
                 send()
             else:
                 self._outbox.put(send)
